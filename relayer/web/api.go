@@ -22,9 +22,11 @@ const (
 	defaultLimit, maxLimit = 100, 1000
 	// queryTimeout bounds one request's use of the database.
 	queryTimeout = 5 * time.Second
-	// queries is how many requests use the database at once: people must not take the connections that commits need.
+	// queries bounds the requests that use the database at once: people must not take the
+	// connections that commits need.
 	queries = 3
-	// retryAfter is what a client that found no free query, or no database, is told to wait, in seconds.
+	// retryAfter is the wait, in seconds, told to a client that found no free query, or no
+	// database.
 	retryAfter = "2"
 )
 
@@ -35,7 +37,7 @@ type api struct {
 	querying chan struct{} // has an element for each request that uses the database
 }
 
-// problem is an error as RFC 9457 has it.
+// problem is an error in the form of RFC 9457.
 type problem struct {
 	Title     string `json:"title"` // of the status
 	Status    int    `json:"status"`
@@ -51,7 +53,7 @@ func writeProblem(w http.ResponseWriter, p problem) {
 	writeBody(w, p.Status, p)
 }
 
-// bad is a parameter that cannot be understood.
+// bad is an unintelligible parameter.
 func bad(parameter, value, remedy string) problem {
 	const most = 80 // characters of the value that are repeated
 	if len(value) > most {
@@ -62,7 +64,8 @@ func bad(parameter, value, remedy string) problem {
 		Parameter: parameter}
 }
 
-// handle makes a handler of a method that returns an answer or an error; an error that is no problem is the database's.
+// handle creates the handler of a method that returns an answer or an error; an error other than a
+// problem is the database's.
 func (a *api) handle(answer func(*http.Request) (any, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		v, err := a.limited(r, answer)
@@ -86,7 +89,7 @@ func (a *api) handle(answer func(*http.Request) (any, error)) http.HandlerFunc {
 	}
 }
 
-// limited runs what uses the database, when its turn comes, under queryTimeout.
+// limited runs a database query, when its turn comes, under queryTimeout.
 func (a *api) limited(r *http.Request, answer func(*http.Request) (any, error)) (any, error) {
 	ctx, cancel := context.WithTimeout(r.Context(), queryTimeout)
 	defer cancel()
@@ -100,8 +103,8 @@ func (a *api) limited(r *http.Request, answer func(*http.Request) (any, error)) 
 	}
 }
 
-// params reads a query: each parameter at most once, and none that is unknown, so that a misspelt
-// filter is not taken for no filter. err is what is wrong first.
+// params reads a query: each parameter at most once, and only known ones, so that a misspelt filter
+// is an error. err is the first problem.
 type params struct {
 	values url.Values
 	err    error
@@ -164,7 +167,7 @@ func (p *params) oneOf(name string, values ...string) string {
 	return v
 }
 
-// address returns an address in lower case, or "" when there is none.
+// address returns an address in lower case, or "" without one.
 func (p *params) address(name string) string {
 	v := p.values.Get(name)
 	if v == "" {
@@ -181,7 +184,7 @@ func (p *params) address(name string) string {
 
 const notAnAddress = "must be 0x and 40 hexadecimal digits"
 
-// normalize returns an address in lower case, as the tables have it.
+// normalize returns an address in lower case, as in the tables.
 func normalize(v string) (address string, ok bool) {
 	v = strings.ToLower(v)
 	digits, prefixed := strings.CutPrefix(v, "0x")
@@ -192,7 +195,8 @@ func normalize(v string) (address string, ok bool) {
 	return v, true
 }
 
-// slots returns the slots of the partition parameter, P or P/N; nil when there is none. P alone is one of mine's total.
+// slots returns the slots of the partition parameter, P or P/N; nil without one. P alone refers to
+// mine's total.
 func (p *params) slots(name string, mine partition.Partition) []int16 {
 	v := p.values.Get(name)
 	if v == "" {
@@ -219,8 +223,8 @@ func (p *params) slots(name string, mine partition.Partition) []int16 {
 	return part.Preferred()
 }
 
-// cursor reads the fields of a position that encodeCursor wrote; nil when there is none. A cursor
-// belongs to one list, by its kind.
+// cursor reads the fields of a position that encodeCursor wrote; nil without one. A cursor belongs
+// to one list, by its kind.
 func (p *params) cursor(kind string, fields int) []string {
 	v := p.values.Get("cursor")
 	if v == "" {
@@ -237,12 +241,12 @@ func (p *params) cursor(kind string, fields int) []string {
 	return got[1:]
 }
 
-// badCursor notes a cursor that no page gave.
+// badCursor records an invalid cursor.
 func (p *params) badCursor() {
 	p.fail(bad("cursor", p.values.Get("cursor"), `must be the "next" of the page before`))
 }
 
-// encodeCursor makes the position in a list opaque, so that no client computes one.
+// encodeCursor makes the position in a list opaque, so that clients do not compute one.
 func encodeCursor(kind string, fields ...string) *string {
 	s := base64.RawURLEncoding.EncodeToString([]byte(kind + "," + strings.Join(fields, ",")))
 	return &s

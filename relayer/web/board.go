@@ -15,15 +15,16 @@ import (
 )
 
 const (
-	// idleEvery is how often the database is read while nobody watches: often enough for the plots of the outbox.
+	// idleEvery is how often the database is read without viewers: often enough for the plots of
+	// the outbox.
 	idleEvery = 30 * time.Second
-	// readWithin bounds one reading, and so what a page waits for a database that does not answer.
+	// readWithin bounds one reading, and so the time a page waits for a silent database.
 	readWithin = 2 * time.Second
 	// lastEvents are shown on the page; kindsOver is how many of the newest events are counted by type.
 	lastEvents, kindsOver = 12, 2000
 )
 
-// news is what is read from the database for the page.
+// news is the page's data from the database.
 type news struct {
 	at     time.Time // when it was read, by this process's clock; zero: never
 	fleet  fleet.Fleet
@@ -32,7 +33,7 @@ type news struct {
 	err    error // of the last attempt, which may be later than at
 }
 
-// kind counts events of one type among the newest ones.
+// kind counts the events of one type among the newest ones.
 type kind struct {
 	Type  string
 	Count int64
@@ -40,15 +41,15 @@ type kind struct {
 	Since time.Time // of that block
 }
 
-// Width is that of its bar, of 100, beside the one of most events.
+// Width is that of its bar, of 100, relative to the largest count.
 func (k kind) Width(most int64) float64 { return max(0.5, 100*float64(k.Count)/float64(most)) }
 
-// board reads the fleet for everybody who looks at this instance, and samples the instance for the
-// plots. One goroutine runs it, the other methods may be called by any.
+// board reads the fleet for all viewers of this instance, and samples the instance for the plots.
+// One goroutine runs it; the other methods may be called by any.
 type board struct {
 	cfg Config
 
-	turn  chan struct{} // has an element while somebody uses news and tried, and reads the database if that is due
+	turn  chan struct{} // holds an element while a caller uses news and tried, and reads the database if due
 	news  news
 	tried time.Time // end of the last attempt
 
@@ -76,7 +77,7 @@ func (b *board) run(ctx context.Context) error {
 	}
 }
 
-// step takes one sample, reads the database if that is due, and wakes the streams.
+// step takes one sample, reads the database if due, and wakes the streams.
 func (b *board) step(ctx context.Context) {
 	b.mu.Lock()
 	every := idleEvery
@@ -129,26 +130,26 @@ func (b *board) samples() []sample {
 	return b.history.since(b.cfg.Now().Add(-historySpan))
 }
 
-// latest returns what was read last, at most Every ago unless the database is gone. A caller that
-// hangs up does not end the reading, which serves others too.
+// latest returns the last reading, at most Every ago unless the database is gone. A caller that
+// hangs up leaves the reading running, since it serves others too.
 func (b *board) latest(ctx context.Context) news {
 	return b.read(context.WithoutCancel(ctx), b.cfg.Every)
 }
 
-// read returns what was read last, and reads before that if the last attempt is older than every.
-// While somebody reads, everybody else waits for that attempt and takes what it brought, so that
-// nobody waits longer than one attempt takes.
+// read returns the last reading, after a new one if the last attempt is older than every. During a
+// reading all other callers wait for it and share its result, so that each waits for one attempt at
+// most.
 func (b *board) read(ctx context.Context, every time.Duration) news {
 	b.turn <- struct{}{}
 	defer func() { <-b.turn }()
 	now := b.cfg.Now()
-	// A tick may come a little early; without the margin every other tick would find nothing due.
+	// A tick may come a little early; without the margin every other tick would come too soon.
 	if !b.tried.IsZero() && now.Sub(b.tried) < every-b.cfg.Every/4 {
 		return b.news
 	}
 
 	n, err := b.attempt(ctx)
-	b.tried = b.cfg.Now() // the end counts: what took long is not tried again at once
+	b.tried = b.cfg.Now() // the end counts: a slow reading is not retried at once
 	if err == nil {
 		n.at = now
 		b.news = n
@@ -171,7 +172,7 @@ func (b *board) read(ctx context.Context, every time.Duration) news {
 	return b.news
 }
 
-// attempt reads the database once, and gives up after readWithin.
+// attempt reads the database once, within readWithin.
 func (b *board) attempt(ctx context.Context) (news, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, readWithin, errNoAnswer)
 	defer cancel()
@@ -183,7 +184,7 @@ func (b *board) attempt(ctx context.Context) (news, error) {
 	return n, database.Explain(err)
 }
 
-// errNoAnswer is why a reading was given up.
+// errNoAnswer is the cause of a timeout.
 var errNoAnswer = fmt.Errorf("the database has not answered within %s: look at it, and at the network between",
 	readWithin)
 
@@ -205,7 +206,7 @@ func (b *board) query(ctx context.Context) (n news, err error) {
 	return n, nil
 }
 
-// countKinds counts the newest events by type: all of them would be a scan of the largest table.
+// countKinds counts the newest events by type: counting all would scan the largest table.
 const countKinds = `
 	select (select name from event_types t
 		where t.id = type), count(*), min(min(block_number)) over (), to_timestamp(min(min(block_time)) over ())

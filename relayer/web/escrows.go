@@ -12,7 +12,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
 )
 
-// timelineLimit is how many events the answer about one escrow holds; /events has the rest.
+// timelineLimit bounds the events in the answer about one escrow; /events has the rest.
 const timelineLimit = 100
 
 // escrow is an escrow of the registry, with its record once its events are stored. Amounts are wei, in decimal.
@@ -59,11 +59,11 @@ type escrowPage struct {
 // escrowDetail is the answer about one escrow.
 type escrowDetail struct {
 	escrow
-	Owner  *owner    `json:"owner"` // of its slot; null while nobody owns it, or the fleet could not be read
+	Owner  *owner    `json:"owner"` // of its slot; null if the slot is free, or the fleet could not be read
 	Events eventPage `json:"events"`
 }
 
-// owner is who serves a slot.
+// owner is the owner of a slot.
 type owner struct {
 	Instance string    `json:"instance"`
 	Served   bool      `json:"served"`  // it is alive
@@ -106,9 +106,8 @@ func (a *api) listEscrows(r *http.Request) (any, error) {
 	return page, nil
 }
 
-// selectEscrows reads along the primary key. The filters read over what they leave out: N rows for each
-// one found of partition P/N, and those of another status: there is no index that each ending would have
-// to touch.
+// selectEscrows reads along the primary key. The filters skip rows: N for each match of partition
+// P/N, and those of another status, because an index on the status would cost every ending a write.
 const selectEscrows = escrowsWithRecords + `
 	where e.chain_id = @chain and e.address_key > bytes(@after) and (@status::text = '' or e.status = @status)
 		and (@slots::smallint[] is null or e.slot = any(@slots))
@@ -118,8 +117,8 @@ const selectEscrows = escrowsWithRecords + `
 const selectEscrow = escrowsWithRecords + `
 	where e.chain_id = $1 and e.address_key = bytes($2)`
 
-// escrowsWithRecords has the columns of an escrow and of its record, in their order. Where there is no
-// record, what a record always has is empty.
+// escrowsWithRecords has the columns of an escrow and of its record, in their order. Without a
+// record, the columns that every record has are empty.
 const escrowsWithRecords = `
 	select e.address, e.slot, e.status, e.discovered_at, e.discovered_block_number, e.event_id, e.announced, e.caught_up,
 	       e.last_monitored_block, e.ended_block, e.payer, e.payee, e.amount,
@@ -159,7 +158,7 @@ func (a *api) getEscrow(r *http.Request) (any, error) {
 	return a.detail(r, address)
 }
 
-// detail reads one escrow; a problem with status 404 when there is none.
+// detail reads one escrow; a problem with status 404 if it is unknown.
 func (a *api) detail(r *http.Request, address string) (d escrowDetail, err error) {
 	rows, _ := a.cfg.DB.Query(r.Context(), selectEscrow, a.cfg.ChainID, address)
 	d.escrow, err = pgx.CollectExactlyOneRow(rows, scanEscrow)

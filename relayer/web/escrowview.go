@@ -11,13 +11,13 @@ import (
 // escrowView is the answer to a search.
 type escrowView struct {
 	Query   string
-	Problem string // why there is nothing below
+	Problem string // why the rest is empty
 	Address string
 	Slot    int
 	Status  string
 	Facts   []fact
 	Events  []event
-	More    bool // there are more events than are shown
+	More    bool // events beyond those shown exist
 }
 
 func (p *page) escrow(d *escrowDetail) *escrowView {
@@ -42,14 +42,14 @@ func (p *page) escrow(d *escrowDetail) *escrowView {
 	return v
 }
 
-// add adds a fact that has a value.
+// add adds a fact with a value.
 func (v *escrowView) add(name, value, title, link string) {
 	if value != "" {
 		v.Facts = append(v.Facts, fact{Name: name, Value: value, Title: title, Link: link})
 	}
 }
 
-// owner says who serves the escrow.
+// owner adds the instance that serves the escrow.
 func (v *escrowView) owner(o *owner) {
 	switch {
 	case o == nil:
@@ -63,7 +63,7 @@ func (v *escrowView) owner(o *owner) {
 	}
 }
 
-// terms says who pays whom how much, and how far it is.
+// terms adds the parties, the amount and the progress.
 func (p *page) terms(v *escrowView, d *escrowDetail) {
 	party := func(name string, address *string) {
 		if address != nil {
@@ -136,8 +136,8 @@ func args(e explorer, raw json.RawMessage) []fact {
 	return out
 }
 
-// readable writes the arguments of the built-in ABI whose unit is known as people read them, and
-// every other one as it is.
+// readable formats the arguments of the built-in ABI whose unit is known for people, and leaves the
+// others unchanged.
 func readable(name, text string) string {
 	switch name {
 	case "amount":

@@ -30,7 +30,7 @@ type event struct {
 	ProcessedBy    string          `json:"processed_by_instance"`
 }
 
-// Shown is its state as the page has it: stored, queued, orphaned or retracted.
+// Shown is its state on the page: stored, queued, orphaned or retracted.
 func (e *event) Shown() string {
 	switch {
 	case e.State != "canonical":
@@ -99,13 +99,13 @@ func (a *api) listEvents(r *http.Request) (any, error) {
 	return a.events(r, q)
 }
 
-// eventQuery asks for a page of events.
+// eventQuery selects a page of events.
 type eventQuery struct {
 	from, to int64
 	escrow   string // empty: of all
 	all      bool   // orphaned and retracted ones too
 	limit    int
-	// Position of the page: behind this event.
+	// Position of the page: after this event.
 	block int64
 	index int32
 	id    string

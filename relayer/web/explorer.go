@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// explorer links to a block explorer; the zero value links to nothing.
+// explorer links to a block explorer; the zero value creates no links.
 type explorer struct{ base string }
 
 func parseExplorer(raw string) (explorer, error) {

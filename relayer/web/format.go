@@ -9,7 +9,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
 )
 
-// count writes a number with its thousands apart: heights are compared by eye.
+// count formats a number with separated thousands: heights are compared by eye.
 func count[N int | int64](n N) string {
 	digits := strconv.FormatInt(int64(n), 10)
 	sign := ""
@@ -24,7 +24,7 @@ func count[N int | int64](n N) string {
 	return sign + digits
 }
 
-// known is count, and a dash for 0, which is a height that is not known.
+// known is count, with a dash for 0, an unknown height.
 func known(n int64) string {
 	if n == 0 {
 		return "–"
@@ -40,7 +40,7 @@ func milliseconds(d time.Duration) string {
 	return fmt.Sprintf("%.0f ms", float64(d)/float64(time.Millisecond))
 }
 
-// short leaves enough of a hash or an address to recognise it; other texts stay whole.
+// short keeps enough of a hash or an address to recognise it; other texts stay whole.
 func short(hex string) string {
 	const head, tail = 8, 6 // 0x and six digits; six digits
 	if len(hex) <= head+tail+1 || !strings.HasPrefix(hex, "0x") {
@@ -70,7 +70,7 @@ func ether(wei string) string {
 	return whole + "." + fraction
 }
 
-// unix writes a moment given in unix seconds, as the contracts have it; what is no moment is shown as it is.
+// unix formats a time in unix seconds, as the contracts have it; other text stays unchanged.
 func unix(seconds string) string {
 	n, err := strconv.ParseInt(seconds, 10, 64)
 	if err != nil || n > 1<<40 {
@@ -84,7 +84,7 @@ func stamp(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05") + 
 
 func clock(t time.Time) string { return t.UTC().Format("15:04:05") }
 
-// plural gives a noun its number.
+// plural puts a noun into the number of its count.
 func plural[N int | int64](n N, one, many string) string {
 	if n == 1 {
 		return "1 " + one
@@ -93,7 +93,7 @@ func plural[N int | int64](n N, one, many string) string {
 	return count(n) + " " + many
 }
 
-// sentence begins with a capital.
+// sentence capitalizes a text.
 func sentence(s string) string {
 	if s == "" {
 		return s

@@ -21,14 +21,14 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/metrics"
 )
 
-// FrontConfig is what a Front is made from. Chains, and Addr or Listener are required.
+// FrontConfig configures a Front. Chains, and Addr or Listener, are required.
 type FrontConfig struct {
 	Addr      string              // to listen on, as ":8080"
 	Listener  net.Listener        // instead of Addr; closed by Run
 	Chains    []int64             // ids of the chains that the process follows, in the order of the configuration
-	Metrics   prometheus.Gatherer // of the process; nil: there are none
-	Mask      func(string) string // takes secrets out of texts; nil: nothing is taken out
-	TokenFile string              // has the token that everything but the probes asks for; empty: none
+	Metrics   prometheus.Gatherer // of the process; may be nil
+	Mask      func(string) string // removes secrets from texts; nil: texts stay unchanged
+	TokenFile string              // holds the token that everything but the probes requires; empty: no token
 	Log       *slog.Logger        // nil: silence
 	Now       func() time.Time    // nil: time.Now
 }
@@ -38,7 +38,7 @@ type FrontConfig struct {
 // glance. NewFront makes it, Run runs it, once. Its methods are safe for concurrent use.
 type Front struct {
 	cfg      FrontConfig
-	token    *token // nil: everybody is admitted
+	token    *token // nil: every request is admitted
 	gate     Gate
 	overview *template.Template
 	mounts   []*mount
@@ -49,7 +49,7 @@ type mount struct {
 	id int64
 
 	mu     sync.Mutex
-	server *Server // of the relayer that runs, or ran last; nil: none has come so far
+	server *Server // of the current or last relayer; nil before the first
 	ended  error   // why that relayer has ended; nil: it runs, or is about to
 }
 
@@ -94,7 +94,7 @@ func (f *Front) Mount(s *Server) {
 	}
 }
 
-// Ended says why a chain's relayer has ended. Its chain is not ready until Mount.
+// Ended records why a chain's relayer has ended. Its chain is not ready until Mount.
 func (f *Front) Ended(chain int64, err error) {
 	if p := f.find(chain); p != nil {
 		s, _ := p.get()
@@ -114,7 +114,7 @@ func (p *mount) get() (*Server, error) {
 	return p.server, p.ended
 }
 
-// find finds a chain; nil: there is none.
+// find finds a chain, or nil.
 func (f *Front) find(chain int64) *mount {
 	i := slices.IndexFunc(f.mounts, func(p *mount) bool { return p.id == chain })
 	if i < 0 {
@@ -124,7 +124,7 @@ func (f *Front) find(chain int64) *mount {
 	return f.mounts[i]
 }
 
-// named finds the chain that a request names by {chain}.
+// named finds the chain named by {chain} in a request.
 func (f *Front) named(r *http.Request) *mount {
 	id, err := strconv.ParseInt(r.PathValue("chain"), 10, 64)
 	if err != nil {
@@ -137,10 +137,10 @@ func (f *Front) named(r *http.Request) *mount {
 // Several reports whether the process follows more than one chain.
 func (f *Front) Several() bool { return len(f.mounts) > 1 }
 
-// Gate bounds what the listeners of the process take together.
+// Gate bounds the resources of all listeners of the process together.
 func (f *Front) Gate() *Gate { return &f.gate }
 
-// Admits reports whether a request carries the token, where there is one.
+// Admits reports whether a request carries the token; true without a token.
 func (f *Front) Admits(r *http.Request) bool { return f.token == nil || f.token.admits(r) }
 
 // Handler serves all routes.
@@ -174,7 +174,7 @@ func (f *Front) Handler() http.Handler {
 	return secured(f.Guard(mux))
 }
 
-// pages serves what a chain's server serves.
+// pages serves the routes of a chain's server.
 func (f *Front) pages(p *mount) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if p == nil {
@@ -262,8 +262,8 @@ func (f *Front) gather() ([]*dto.MetricFamily, error) {
 	return from.Gather()
 }
 
-// Run listens and serves until ctx ends, then lets requests under way finish, ends what still runs
-// after two seconds, and returns nil. Any other return is an error.
+// Run listens and serves until ctx ends, then lets running requests finish, ends the rest after two
+// seconds, and returns nil. Any other return is an error.
 func (f *Front) Run(ctx context.Context) error {
 	ln := f.cfg.Listener
 	if ln == nil {

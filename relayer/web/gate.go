@@ -13,28 +13,28 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// Bounds of a Gate. A connection costs some 20 KB, so that all of them and the bodies stay below 48 MiB.
+// Bounds of a Gate. A connection costs some 20 KB, so all of them and the bodies stay below 48 MiB.
 const (
 	maxConns     = 512
-	maxPerClient = maxConns / 2 // of one address: those of others find room
-	maxBodies    = 32 << 20     // bytes of request bodies that are held at once
-	// Requests that post, per second and address: with 100 commands in each that is more than an instance
+	maxPerClient = maxConns / 2 // of one address: the rest is for others
+	maxBodies    = 32 << 20     // bytes of request bodies held at once
+	// Posts per second and address: with 100 commands in each this exceeds what an instance
 	// verifies (internal/bench/MEASURED.md).
 	postRate  = 200
 	postBurst = 2 * postRate
-	// maxClients is how many addresses are remembered for postRate; then all are forgotten.
+	// maxClients is how many addresses are remembered for postRate; beyond it all are forgotten.
 	maxClients = 4096
 )
 
-// Gate bounds what all HTTP listeners of a process take together: connections, of one address too,
-// bytes of bodies, and posts per address. Where there is no room for a connection, the one that has
-// waited longest without a request under way makes room, so that silent connections keep out no
-// client that asks something. The zero value is ready, and safe for concurrent use.
+// Gate bounds the resources of all HTTP listeners of a process together: connections, also per
+// address, bytes of bodies, and posts per address. When connections run out, the one that has been
+// idle longest is closed, so that silent connections cannot lock out active clients. The zero value
+// is ready, and safe for concurrent use.
 //
 // The address is that of the TCP connection: behind a proxy all requests share the proxy's.
 type Gate struct {
 	mu      sync.Mutex
-	conns   map[*gated]*list.Element // nil: a request is under way; else its place in waiting
+	conns   map[*gated]*list.Element // nil: a request is running; else its place in waiting
 	clients map[string]int           // connections by address
 	waiting list.List                // *gated, the longest first
 	rates   map[string]*rate.Limiter
@@ -62,7 +62,7 @@ func (c *gated) Close() error {
 	return c.Conn.Close()
 }
 
-// gatedListener lets in what the gate admits.
+// gatedListener accepts what the gate admits.
 type gatedListener struct {
 	net.Listener
 	gate *Gate
@@ -83,7 +83,7 @@ func (l gatedListener) Accept() (net.Conn, error) {
 	}
 }
 
-// admit returns nil where there is no room for a connection.
+// admit returns nil without room for a connection.
 func (g *Gate) admit(conn net.Conn) *gated {
 	c := &gated{Conn: conn, gate: g, client: host(conn.RemoteAddr().String())}
 	g.mu.Lock()
@@ -108,8 +108,8 @@ func (g *Gate) admit(conn net.Conn) *gated {
 	return c
 }
 
-// longest is the connection that makes room for one of a client: one of the same client if it has its
-// share, else any.
+// longest is the connection that makes room for a client: one of its own once it has its share,
+// else any.
 func (g *Gate) longest(client string) *gated {
 	for e := g.waiting.Front(); e != nil; e = e.Next() {
 		if c := e.Value.(*gated); g.clients[client] < maxPerClient || c.client == client {
@@ -126,7 +126,7 @@ func (g *Gate) leave(c *gated) {
 	g.remove(c)
 }
 
-// remove forgets a connection, if it is known. The caller holds mu.
+// remove forgets a known connection. The caller holds mu.
 func (g *Gate) remove(c *gated) {
 	place, ok := g.conns[c]
 	if !ok {
@@ -143,7 +143,7 @@ func (g *Gate) remove(c *gated) {
 	}
 }
 
-// state keeps who waits; it is http.Server.ConnState.
+// state tracks idle connections; it is http.Server.ConnState.
 func (g *Gate) state(conn net.Conn, s http.ConnState) {
 	c, ok := conn.(*gated)
 	if !ok {
@@ -206,7 +206,7 @@ type counted struct {
 	held   int64
 }
 
-// Read returns ENOBUFS where other requests hold all bytes that may be held.
+// Read returns ENOBUFS while other requests hold all permitted bytes.
 func (b *counted) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	if n > 0 && !b.bodies.TryAcquire(int64(n)) {

@@ -4,7 +4,7 @@ import (
 	"net/http"
 )
 
-// secured sets the headers that every answer has. The page adds its own Content-Security-Policy.
+// secured sets the headers of every answer. The page adds a Content-Security-Policy.
 func secured(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
@@ -19,7 +19,7 @@ func secured(next http.Handler) http.Handler {
 	})
 }
 
-// readOnly answers 405 to whatever is not a reading method: nothing here writes.
+// readOnly answers 405 to every writing method: the package only reads.
 func readOnly(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != http.MethodGet && r.Method != http.MethodHead {

@@ -7,14 +7,15 @@ import (
 )
 
 const (
-	// historySpan is how much of the past the plots show.
+	// historySpan is the time that the plots cover.
 	historySpan = time.Hour
-	// historySize is enough for a sample every two seconds; those that come faster than historyStep are left out.
+	// historySize is enough for a sample every two seconds; samples within historyStep of the last
+	// are dropped.
 	historySize = 1800
 	historyStep = time.Second
 )
 
-// sample is what the plots show of one moment.
+// sample is the plots' data at one moment.
 type sample struct {
 	at                   time.Time
 	head, target, cursor int64 // of this instance; 0: unknown
@@ -38,7 +39,7 @@ func (h *history) add(s sample) {
 	}
 }
 
-// since returns the samples after a moment, oldest first.
+// since returns the samples after a time, oldest first.
 func (h *history) since(t time.Time) []sample {
 	first := sort.Search(len(h.samples), func(i int) bool { return h.samples[i].at.After(t) })
 	return slices.Clone(h.samples[first:])

@@ -9,11 +9,11 @@ import (
 )
 
 const (
-	// maxStreams is how many people may watch one instance at once.
+	// maxStreams bounds the concurrent viewers of one instance.
 	maxStreams = 50
-	// streamWrite bounds one write: a client that does not read for so long is cut off.
+	// streamWrite bounds one write: a client that stops reading is cut off.
 	streamWrite = 10 * time.Second
-	// streamRetry is what a browser waits before it connects again, in milliseconds.
+	// streamRetry is a browser's wait before it reconnects, in milliseconds.
 	streamRetry = 3000
 )
 
@@ -24,8 +24,8 @@ type update struct {
 	Parts map[string]string `json:"parts"`
 }
 
-// serveLive streams the parts of the page that changed, with every sample, until the client or the
-// server goes.
+// serveLive streams the changed parts of the page, with every sample, until the client or the
+// server ends.
 func (s *Server) serveLive(w http.ResponseWriter, r *http.Request) {
 	end, ok := s.board.watch()
 	if !ok {
@@ -45,8 +45,8 @@ func (s *Server) serveLive(w http.ResponseWriter, r *http.Request) {
 	}
 
 	rc := http.NewResponseController(w)
-	// The server's limit on reading a request would end the stream: its deadline also ends the reading
-	// that notices a client hang up.
+	// The server's read timeout would end the stream: its deadline also ends the read that notices
+	// a client hang up.
 	if err := rc.SetReadDeadline(time.Time{}); err != nil {
 		return
 	}
@@ -77,8 +77,7 @@ func (s *Server) serveLive(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// send sends one event; the first one says after how long a client that has lost the stream is to
-// connect again.
+// send sends one event; the first one sets a client's wait before it reconnects.
 func send(w http.ResponseWriter, rc *http.ResponseController, data []byte, first bool) error {
 	if err := rc.SetWriteDeadline(time.Now().Add(streamWrite)); err != nil {
 		return err
@@ -96,7 +95,7 @@ func send(w http.ResponseWriter, rc *http.ResponseController, data []byte, first
 	return rc.Flush()
 }
 
-// changes renders the parts that differ from what was sent, and remembers them as sent.
+// changes renders the parts that differ from those sent, and records them as sent.
 func (s *Server) changes(r *http.Request, sent map[string]string) ([]byte, error) {
 	n := s.board.latest(r.Context())
 	i := s.cfg.Source.Instance()
@@ -108,7 +107,7 @@ func (s *Server) changes(r *http.Request, sent map[string]string) ([]byte, error
 			return nil, fmt.Errorf("render %s: %w", name, err)
 		}
 
-		if was, once := sent[name]; !once || was != html { // a part may be empty, and is sent once all the same
+		if was, once := sent[name]; !once || was != html { // an empty part must be sent once too
 			u.Parts[name], sent[name] = html, html
 		}
 	}

@@ -65,7 +65,7 @@ func (f *Front) serveOverview(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(b.Bytes()) // a client that hung up
 }
 
-// row is what is known of a chain now.
+// row is the current state of a chain.
 func (f *Front) row(ctx context.Context, m *mount) chainRow {
 	s, ended := m.get()
 	if s == nil || ended != nil {

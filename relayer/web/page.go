@@ -35,7 +35,7 @@ type page struct {
 	chainID   int64
 	several   bool // chains in this process
 	mask      func(string) string
-	policy    string // Content-Security-Policy: the styles and the script that are in the page, by hash, and nothing else
+	policy    string // Content-Security-Policy: only the page's styles and script, by hash
 }
 
 func newPage(e explorer, chainID int64, several bool, mask func(string) string) (*page, error) {
@@ -98,7 +98,7 @@ func (s *Server) servePage(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(b.Bytes()) // a client that hung up
 }
 
-// search looks an escrow up, and returns the status of the page that shows it.
+// search looks an escrow up, and returns the HTTP status of the page with the result.
 func (s *Server) search(r *http.Request, query string) (*escrowView, int) {
 	address, ok := normalize(query)
 	if !ok {

@@ -10,12 +10,12 @@ import (
 const (
 	plotWidth, plotHeight = 240.0, 48.0
 	plotBuckets           = 180
-	// plotGap is how long no sample must have been taken for the line to be interrupted: a sampler
-	// waits for the database at times.
+	// plotGap is the time without a sample that interrupts the line: a sampler waits for the
+	// database at times.
 	plotGap = 10 * time.Second
 )
 
-// past is what plots show: the samples of a window that ends now.
+// past is the plots' data: the samples of a window that ends now.
 type past struct {
 	samples []sample
 	now     time.Time
@@ -23,8 +23,8 @@ type past struct {
 	name    string // of the window
 }
 
-// newPast takes an hour, or less while the process is younger than that: an hour of which it knows
-// a minute would show nothing.
+// newPast covers an hour, or the age of a younger process: an hour with a minute of data would look
+// empty.
 func newPast(samples []sample, now time.Time) past {
 	p := past{samples, now, historySpan, "last hour"}
 	if len(samples) == 0 {
@@ -44,7 +44,7 @@ func newPast(samples []sample, now time.Time) past {
 
 // plot is a small picture of the past.
 type plot struct {
-	Label  string // what it shows, for those who do not see it
+	Label  string // its content, for screen readers
 	Lines  []line
 	Hi, Lo string // of the vertical axis
 }
@@ -56,7 +56,7 @@ type line struct {
 	Area  string // the same, closed at the bottom; empty for heights
 }
 
-// series picks a quantity of a sample; ok is false where it is unknown.
+// series selects a quantity of a sample; ok is false if it is unknown.
 type series func(sample) (v float64, ok bool)
 
 // draw plots series on one scale from lo to hi.
@@ -102,7 +102,7 @@ func (p past) draw(lo, hi float64, area bool, class string, pick series) line {
 	return line{Class: class, Path: path.String(), Area: fill.String()}
 }
 
-// buckets takes the highest value of each column, so that a short peak is not lost.
+// buckets takes the highest value of each column, so that short peaks stay visible.
 func (p past) buckets(pick series) [plotBuckets]*float64 {
 	var out [plotBuckets]*float64
 	start := p.now.Add(-p.window)
@@ -121,7 +121,7 @@ func (p past) buckets(pick series) [plotBuckets]*float64 {
 	return out
 }
 
-// limits is the range of some series over all samples; ok is false when nothing is known.
+// limits is the range of some series over all samples; ok is false without a known value.
 func (p past) limits(picks ...series) (lo, hi float64, ok bool) {
 	for _, s := range p.samples {
 		for _, pick := range picks {
@@ -146,7 +146,7 @@ func lagOf(s sample) (float64, bool)       { return float64(s.lag), s.cursor > 0
 func outboxOf(s sample) (float64, bool)    { return float64(s.outbox), true }
 func oldestOf(s sample) (float64, bool)    { return s.oldest.Seconds(), true }
 
-// heights plots head, target and what was processed.
+// heights plots head, target and processed block.
 func (p past) heights() plot {
 	lo, hi, ok := p.limits(headOf, targetOf, processedOf)
 	if !ok {

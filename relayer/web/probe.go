@@ -7,8 +7,8 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
 )
 
-// serveHealth says that the process runs. It must not depend on anything else: where it fails, a
-// platform restarts the process, and a restart mends neither the database nor a node.
+// serveHealth reports that the process runs, independently of everything else: on failure a
+// platform restarts the process, and a restart repairs neither the database nor a node.
 func serveHealth(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, http.StatusOK, map[string]string{"status": "ok"})
 }
@@ -16,7 +16,7 @@ func serveHealth(w http.ResponseWriter, _ *http.Request) {
 // readiness is the answer of /readyz.
 type readiness struct {
 	Ready  bool             `json:"ready"`
-	Checks map[string]check `json:"checks"` // session, database, node; or process, where no relayer runs
+	Checks map[string]check `json:"checks"` // session, database, node; or process, without a running relayer
 }
 
 type check struct {
@@ -54,7 +54,7 @@ func (s *Server) check(err error) check {
 	return check{Reason: s.cfg.Mask(err.Error())}
 }
 
-// writeJSON writes an answer. A client that hangs up in the middle gets none, and nothing is to be done.
+// writeJSON writes an answer. A client that hangs up gets none, which is fine.
 func writeJSON(w http.ResponseWriter, status int, v any) {
 	w.Header().Set("Content-Type", "application/json; charset=utf-8")
 	writeBody(w, status, v)

@@ -19,7 +19,7 @@ func (v *view) SenderOf(address string) string {
 	return short(address)
 }
 
-// tone is a class of page.css for how a command ended; none while it has not.
+// tone is a class of page.css for the outcome of a command; empty for an open one.
 func tone(state string) string {
 	switch state {
 	case "done", "already":
@@ -33,7 +33,7 @@ func tone(state string) string {
 	return ""
 }
 
-// way says when a command passed its steps, counted from when it came in.
+// way lists the steps of a command, with their times since it was received.
 func way(c *fleet.Command) string {
 	var steps []string
 	add := func(name string, at *time.Time) {
@@ -64,8 +64,8 @@ func brief(d time.Duration) string {
 	return span(d)
 }
 
-// coarse is an amount of wei in ether with at most six decimals: an operator compares, and the exact
-// amount is in the API. What is less than the last of them, and not nothing, says so.
+// coarse formats wei in ether with at most six decimals: an operator compares, and the exact amount
+// is in the API. A smaller positive amount is shown as such.
 func coarse(wei string) string {
 	exact := ether(wei)
 	whole, fraction, _ := strings.Cut(exact, ".")

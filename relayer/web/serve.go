@@ -16,13 +16,14 @@ const (
 	idleTimeout       = 2 * time.Minute
 	maxHeaderBytes    = 16 << 10
 
-	// shutdownTimeout bounds the wait for requests under way; Cloud Run leaves 10 s after SIGTERM for everything.
+	// shutdownTimeout bounds the wait for running requests; Cloud Run leaves 10 s after SIGTERM for
+	// everything.
 	shutdownTimeout = 2 * time.Second
 )
 
-// Serve serves a handler on ln, which it closes, until ctx ends. Then it lets requests under way finish,
-// ends what still runs after two seconds, and returns nil. Any other return is an error, which names what
-// is served.
+// Serve serves a handler on ln, which it closes, until ctx ends. Then it lets running requests
+// finish, ends the rest after two seconds, and returns nil. Any other return is an error, which
+// names what is served.
 func (g *Gate) Serve(ctx context.Context, what string, ln net.Listener, handler http.Handler, log *slog.Logger) error {
 	srv := &http.Server{
 		Handler:           g.handler(handler),
@@ -45,7 +46,7 @@ func (g *Gate) Serve(ctx context.Context, what string, ln net.Listener, handler 
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTimeout)
 	defer cancel()
 	if srv.Shutdown(ctx) != nil {
-		_ = srv.Close() // a client that does not read its answer
+		_ = srv.Close() // for clients that do not read their answers
 	}
 
 	<-ended

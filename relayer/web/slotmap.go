@@ -10,19 +10,21 @@ import (
 const (
 	// mapColumns makes rows in which every number of partitions that divides 60 shows as columns.
 	mapColumns = 60
-	// palette is the number of colours in page.css; more owners than that share colours.
+	// palette is the number of colours in page.css; further owners share them.
 	palette = 30
 )
 
-// slotMap is the picture of who serves what: a grid with mapColumns cells per row, slot 0 in the upper left corner.
+// slotMap is the picture of the slots' owners: a grid with mapColumns cells per row, slot 0 in the
+// upper left corner.
 type slotMap struct {
 	Columns, Rows int
-	Label         string // for those who do not see it
+	Label         string // for screen readers
 	Owners        []slotOwner
-	Free          string // path of the cells that nobody owns, in units of one cell
+	Free          string // path of the free cells, in units of one cell
 	Counts        fleet.Slots
-	// Cells says for each slot, in two characters of base 36 and a letter, which of Owners has it and how: p preferred, a
-	// adopted, d dead, f free. The script reads it to name the slot under the pointer.
+	// Cells has, for each slot, its owner among Owners in two characters of base 36, and a letter:
+	// p preferred, a adopted, d dead, f free. The script uses it to name the slot under the
+	// pointer.
 	Cells string
 }
 
@@ -54,7 +56,7 @@ func newSlotMap(f *fleet.Fleet, colours map[string]int) slotMap {
 	for n := range f.Slots.Each {
 		s := &f.Slots.Each[n]
 		owner, known := index[s.Owner]
-		if !known { // an owner without a row counts as dead, but has no name to show
+		if !known { // an owner without a row counts as dead and has no name
 			cell(&free, s.Number)
 			cells.WriteString("00f")
 			continue
@@ -97,7 +99,7 @@ func base36(n int) string {
 }
 
 // colours gives each instance that lives or owns slots a colour: that of its partition number, or a
-// free one when another instance of the same number came first, as while one stands by or during a
+// free one if another instance of the same number came first, as with a standby or during a
 // repartition.
 func colours(f *fleet.Fleet) map[string]int {
 	out := map[string]int{}
@@ -126,7 +128,7 @@ func colours(f *fleet.Fleet) map[string]int {
 	return out
 }
 
-// place is where a slot is on the map; -1 is outside.
+// place is the position of a slot on the map; -1 is outside.
 func place(slot int) (x, y int) {
 	if slot < 0 {
 		return -2, -2

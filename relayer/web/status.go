@@ -11,13 +11,14 @@ import (
 // status is the answer of /status.
 type status struct {
 	Instance statusInstance `json:"instance"`
-	Fleet    *fleet.Fleet   `json:"fleet"` // null until it was read once
-	// FleetReadAt and FleetError tell an old fleet from a fresh one: while the database is gone, the last one stays.
+	Fleet    *fleet.Fleet   `json:"fleet"` // null until first read
+	// FleetReadAt and FleetError show the age of the fleet: while the database is gone, the last
+	// one stays.
 	FleetReadAt *time.Time `json:"fleet_read_at"`
 	FleetError  string     `json:"fleet_error,omitempty"`
 }
 
-// statusInstance is a fleet.Self, and in other units what JSON has no type for.
+// statusInstance is a fleet.Self, with other units for types that JSON lacks.
 type statusInstance struct {
 	*fleet.Self
 	Version    string           `json:"version"`
@@ -40,7 +41,7 @@ type statusInstance struct {
 type statusPublisher struct {
 	InFlight    int `json:"in_flight"`
 	BlockedKeys int `json:"blocked_keys"`
-	// LastError and LastErrorAt are of the last request that failed; later ones may have succeeded.
+	// LastError and LastErrorAt are of the last failed request; later ones may have succeeded.
 	LastError   string     `json:"last_error,omitempty"`
 	LastErrorAt *time.Time `json:"last_error_at"`
 }
@@ -95,7 +96,7 @@ func (s *Server) publisherOf(i *fleet.Self) statusPublisher {
 	return p
 }
 
-// parsed is null in JSON for what is no time.
+// parsed is null in JSON if the text is no time.
 func parsed(text string) *time.Time {
 	t, err := time.Parse(time.RFC3339, text)
 	if err != nil {

@@ -13,13 +13,14 @@ import (
 	"time"
 )
 
-// tokenCheckEvery is how often the file of the token is looked at: a rotation takes effect within that time.
+// tokenCheckEvery is how often the token's file is checked: a rotation takes effect within that
+// time.
 const tokenCheckEvery = time.Second
 
-// minToken is the shortest token that is accepted: shorter ones can be guessed.
+// minToken is the shortest accepted token: shorter ones can be guessed.
 const minToken = 16
 
-// isProbe reports whether a path is served to everybody: a platform's probes carry no token.
+// isProbe reports whether a path is open to all: a platform's probes carry no token.
 func isProbe(path string) bool {
 	chain, ofChain := strings.CutPrefix(path, "/readyz/")
 	return path == "/healthz" || path == "/readyz" || ofChain && chain != "" && strings.Trim(chain, "0123456789") == ""
@@ -48,7 +49,7 @@ func openToken(path string, now func() time.Time) (*token, error) {
 	return t, nil
 }
 
-// read takes the token from the file, if the file changed.
+// read reads the token from a changed file.
 func (t *token) read() error {
 	info, err := os.Stat(t.path)
 	if err != nil {
@@ -75,8 +76,8 @@ func (t *token) read() error {
 	return nil
 }
 
-// admits says whether a request carries the token: as a bearer, or as the password of any user. A
-// file that cannot be read any more leaves the last token in force.
+// admits reports whether a request carries the token: as a bearer, or as the password of any user.
+// While the file is unreadable the last token stays in force.
 func (t *token) admits(r *http.Request) bool {
 	scheme, given, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 	if !strings.EqualFold(scheme, "Bearer") { // RFC 9110: a scheme is written in any case
@@ -97,9 +98,9 @@ func (t *token) admits(r *http.Request) bool {
 	return subtle.ConstantTimeCompare(sum[:], want[:]) == 1
 }
 
-// Guard makes a handler, also that of another server such as that of commands, ask every request for
-// the token, if there is one, except the probes. Without a token it refuses what a page of
-// another site could have sent.
+// Guard makes a handler, also one of another server such as that of commands, require the token, if
+// there is one, except for the probes. Without a token it refuses requests that a page of another
+// site could have sent.
 func (f *Front) Guard(next http.Handler) http.Handler {
 	if f.token == nil {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -125,9 +126,9 @@ func (f *Front) Guard(next http.Handler) http.Handler {
 	})
 }
 
-// rebound reports whether a request comes from this machine and names a host that is not this machine:
-// a browser sends such a request for a page of another site whose name resolves to 127.0.0.1 (DNS
-// rebinding), and that page could read the answer.
+// rebound reports whether a request comes from this machine but names another host: a browser sends
+// such a request for a page of another site whose name resolves to 127.0.0.1 (DNS rebinding), and
+// that page could read the answer.
 func rebound(r *http.Request) bool {
 	from, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err != nil || !from.Addr().Unmap().IsLoopback() {

@@ -10,15 +10,15 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
 )
 
-// view is what the templates show. They write numbers and times for people, and judge nothing.
+// view is the templates' data, already formatted and judged.
 type view struct {
 	Title     string
-	AtX, AtY  int // where the slot map has its mark
+	AtX, AtY  int // position of the slot map's mark
 	Chain     int64
 	Several   bool // the process follows other chains too
 	Now       time.Time
 	Self      self
-	Read      string // when the fleet was read; empty: never, so nothing is known of it
+	Read      string // when the fleet was read; empty: never, so it is unknown
 	Verdict   verdict
 	Figures   []figure
 	Fleet     fleetView
@@ -28,9 +28,9 @@ type view struct {
 	Kinds     []kind
 	KindsNote string
 	Events    []event
-	Senders   []fleet.Sender  // none where commands were never used
+	Senders   []fleet.Sender  // empty on a chain without commands
 	Commands  []fleet.Command // the same
-	Escrow    *escrowView     // what was searched for
+	Escrow    *escrowView     // the result of a search
 	CSS, JS   any             // set by the page
 }
 
@@ -41,14 +41,14 @@ type self struct {
 // verdict is the answer to "is all well?".
 type verdict struct {
 	Level    string // well, notice, warning, critical; a class of page.css
-	Mark     string // the level as a shape, for those who do not see colours
+	Mark     string // the level as a shape, independent of colours
 	Headline string
 	Problems []problemView
 }
 
 type problemView struct{ Level, Mark, Name, Text, Remedy, Runbook string }
 
-// marks are how the levels of verdicts and problems look.
+// marks are the shapes of the levels of verdicts and problems.
 var marks = map[string]struct{ mark, name string }{
 	"critical": {"✕", "Critical"},
 	"warning":  {"▲", "Warning"},
@@ -59,7 +59,7 @@ var marks = map[string]struct{ mark, name string }{
 // figure is a quantity with its past.
 type figure struct {
 	Name  string
-	Past  string // how much of it is shown
+	Past  string // the time shown
 	Value string
 	Unit  string
 	Notes []fact
@@ -88,20 +88,20 @@ type row struct {
 
 type endpointView struct {
 	fleet.Endpoint
-	Behind string // how far, if it is slow
+	Behind string // how many blocks, if it is slow
 }
 
 const (
-	// slowHeartbeat is from when on a heartbeat is marked: three of the default interval.
+	// slowHeartbeat is the age from which a heartbeat is marked: three of the default interval.
 	slowHeartbeat = 90 * time.Second
-	// slowEndpoint is by how many blocks an endpoint may be behind the others before the page says so:
-	// they do not hear of a block at the same moment.
+	// slowEndpoint is the lag in blocks from which an endpoint is marked: endpoints learn of a
+	// block at different times.
 	slowEndpoint = 3
-	// behindBlocks is from when on a lag is marked: that of the alert.
+	// behindBlocks is the lag from which it is marked: that of the alert.
 	behindBlocks = 100
 )
 
-// show makes a view of what is known now.
+// show creates a view of the current state.
 func (p *page) show(n *news, i *fleet.Self, samples []sample, now time.Time) *view {
 	v := &view{
 		Chain: p.chainID, Several: p.several, Now: now,
@@ -223,7 +223,7 @@ func figures(n *news, i *fleet.Self, p past) []figure {
 	return out
 }
 
-// age is a dash when there is nothing that could be old.
+// age is a dash without a value.
 func age(a fleet.Age) string {
 	if a == 0 {
 		return "–"
@@ -286,7 +286,7 @@ func leaderLine(f *fleet.Fleet) string {
 	return fmt.Sprintf("No leader; the last was %s, heard of %s ago.", l.Instance, span(time.Duration(l.HeartbeatAge)))
 }
 
-// mark is the shape of the state of an instance, an endpoint or a sender, for those who do not see colours.
+// mark is the shape of the state of an instance, an endpoint or a sender, independent of colours.
 func mark(state any) string {
 	switch fmt.Sprint(state) {
 	case "serving", "up", "active":

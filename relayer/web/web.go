@@ -22,28 +22,28 @@ type DB interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 }
 
-// Source says what this instance knows of itself. Instance is called from several goroutines, at
-// every probe and every two seconds; it must not block or ask the database or a node.
+// Source is the instance's knowledge of itself. Instance is called from several goroutines, at
+// every probe and every two seconds; it must not block or query the database or a node.
 type Source interface {
 	Instance() fleet.Self
 }
 
 // Config of a Server. Source, DB and ChainID are required.
 type Config struct {
-	Source      Source              // what this instance knows of itself
-	DB          DB                  // where the fleet and the API's rows are read
+	Source      Source              // the instance's knowledge of itself
+	DB          DB                  // the source of the fleet and the API's rows
 	ChainID     int64               // of the fleet
-	Fleet       *fleet.Reader       // nil: one of its own, which counts the escrows for itself
+	Fleet       *fleet.Reader       // nil: a new one, which counts the escrows separately
 	Metrics     prometheus.Gatherer // nil: /metrics is empty
 	ExplorerURL string              // of a block explorer that has /tx/, /block/ and /address/ below it; empty: no links
-	Mask        func(string) string // takes secrets out of texts; nil: nothing is taken out
+	Mask        func(string) string // removes secrets from texts; nil: texts stay unchanged
 	Log         *slog.Logger        // nil: silence
-	Every       time.Duration       // between two looks while somebody watches; 0 means 2 s
+	Every       time.Duration       // between two readings with viewers; 0 means 2 s
 	Now         func() time.Time    // nil: time.Now
-	Commands    http.Handler        // serves /commands and what is below; nil: nothing is there
+	Commands    http.Handler        // serves /commands and below; may be nil
 	Several     bool                // the process follows other chains too: the page links to the overview
 
-	Admits func(*http.Request) bool // whether a request still has the token; nil: there is none
+	Admits func(*http.Request) bool // whether a request still has the token; nil: no token
 }
 
 // Server serves the pages and the API of one chain, mounted at a Front. New makes it, Run runs it, once.
@@ -96,9 +96,9 @@ func New(cfg Config) (*Server, error) {
 	return s, nil
 }
 
-// route is one path of the server. The test of openapi.yaml goes through them.
+// route is one path of the server. The test of openapi.yaml iterates over them.
 type route struct {
-	pattern string // of http.ServeMux, without a method: readOnly answers those that are not served
+	pattern string // of http.ServeMux, without a method: readOnly answers the unsupported ones
 	handler http.HandlerFunc
 }
 
@@ -117,7 +117,8 @@ func (s *Server) routes() []route {
 	}
 }
 
-// Handler serves all routes. Without Run nothing samples: the plots stay empty, /live sends its first state only.
+// Handler serves all routes. Without Run there are no samples: the plots stay empty, and /live
+// sends its first state only.
 func (s *Server) Handler() http.Handler {
 	mux := http.NewServeMux()
 	for _, r := range s.routes() {
@@ -143,5 +144,5 @@ func (s *Server) Run(ctx context.Context) error {
 	return s.board.run(ctx)
 }
 
-// endStreams ends what /live streams.
+// endStreams ends the streams of /live.
 func (s *Server) endStreams() { s.ending.Do(func() { close(s.stop) }) }
