@@ -221,7 +221,7 @@ func (l *loader) topics() {
 	}
 }
 
-// hostPort says whether a text is a host and a port.
+// hostPort reports whether a text is a host and a port.
 func hostPort(text string) bool {
 	host, port, err := net.SplitHostPort(text)
 	n, notNumber := strconv.Atoi(port)
@@ -257,7 +257,7 @@ func (l *loader) events() {
 	}
 }
 
-// durations refuses values that nobody can mean: most often the unit is wrong.
+// durations refuses implausible values: most often the unit is wrong.
 func (l *loader) durations() {
 	c := l.c
 	between(l, "HEARTBEAT_INTERVAL", c.HeartbeatInterval, 10*time.Millisecond, 2*time.Minute,
@@ -301,13 +301,13 @@ func (l *loader) rest() {
 	}
 }
 
-// isHTTP says whether a text is the URL of an HTTP server.
+// isHTTP reports whether a text is the URL of an HTTP server.
 func isHTTP(text string) bool {
 	u, err := url.Parse(text)
 	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host != ""
 }
 
-// between says whether a value lies within its bounds, and refuses any other. reason follows the
+// between reports whether a value lies within its bounds, and refuses any other. reason follows the
 // bounds in the remedy.
 func between[T cmp.Ordered](l *loader, variable string, value, low, high T, reason string) bool {
 	if value < low || value > high {
@@ -318,7 +318,7 @@ func between[T cmp.Ordered](l *loader, variable string, value, low, high T, reas
 	return true
 }
 
-// port refuses a number that is no port. zero says what 0 stands for.
+// port refuses an invalid port. zero describes the meaning of 0.
 func (l *loader) port(variable string, value int, zero string) {
 	if value < 0 || value > maxPort {
 		l.say(variable, "must be 1 to %d, or 0 for %s", maxPort, zero)

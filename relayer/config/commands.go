@@ -9,14 +9,13 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/publish/pubsub"
 )
 
-// TakesCommands says whether the instance accepts commands, over HTTP or from a subscription.
+// TakesCommands reports whether the instance accepts commands, over HTTP or from a subscription.
 func (c *Config) TakesCommands() bool { return c.CommandsHTTP || c.CommandsSubscription != "" }
 
-// HasCommands says whether the instance takes commands or acts on them, and so answers some.
+// HasCommands reports whether the instance accepts commands or acts on them, and so answers some.
 func (c *Config) HasCommands() bool { return c.TakesCommands() || c.SendersFile != "" }
 
-// commands checks the variables of commands. If none of them is set, nothing that takes or acts on
-// commands runs.
+// commands checks the variables of commands. Without them everything about commands is off.
 func (l *loader) commands() {
 	c := l.c
 	if c.TakesCommands() && c.PolicyFile == "" {
@@ -42,7 +41,8 @@ func (l *loader) commands() {
 		}
 	}
 
-	// Whoever takes commands or acts on them stores answers, and what is not published is never deleted.
+	// An instance that accepts commands stores answers, which stay in the database until they are
+	// published.
 	if c.HasCommands() && c.RepliesTopic == "" {
 		l.say("REPLIES_TOPIC_ID", "is needed with COMMANDS_HTTP, COMMANDS_SUBSCRIPTION_ID or SENDERS_FILE: "+
 			"answers are stored until they are published there; name a topic, which may be one without a subscription")
@@ -65,14 +65,15 @@ func (l *loader) commands() {
 	l.keeper()
 }
 
-// Keeper says which sender releases escrows by itself, and within which limits. Amounts are wei.
+// Keeper configures the sender that releases escrows without a command, with its limits. Amounts
+// are wei.
 type Keeper struct {
 	Sender                     common.Address
 	MinAmount, MaxFee, DayFees *big.Int
-	Payers                     []common.Address // empty: anybody
+	Payers                     []common.Address // empty: any
 }
 
-// keeper reads the variables of the keeper, and checks them also where KEEPER_SENDER is not set.
+// keeper reads the variables of the keeper, and checks them even without KEEPER_SENDER.
 func (l *loader) keeper() {
 	c := l.c
 	k := &Keeper{Sender: common.HexToAddress(c.KeeperSender)}

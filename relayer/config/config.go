@@ -1,5 +1,5 @@
-// Package config turns the environment, or a file that lists chains, into one Config per chain, or into
-// the list of everything that is wrong with it.
+// Package config turns the environment, or a file that lists chains, into one Config per chain, or
+// into the list of all its problems.
 package config
 
 import (
@@ -104,9 +104,9 @@ type Config struct {
 	Auto      bool                `env:"-"` // PARTITION_NUMBER=auto
 	ABI       *contract.ABI       `env:"-"`
 	Other     map[string]bool     `env:"-"` // events for OtherTopic
-	Keeper    *Keeper             `env:"-"` // nil: there is none
+	Keeper    *Keeper             `env:"-"` // nil: off
 
-	Warnings []Problem `env:"-"` // settings that load, and may not do what was meant
+	Warnings []Problem `env:"-"` // settings that load but may be mistakes
 
 	otelSecrets []string  // in the variables of OpenTelemetry
 	settings    []Setting // of all variables, in the order of the fields
@@ -115,18 +115,18 @@ type Config struct {
 // DefaultEvents are published by default.
 var DefaultEvents = []string{contract.Deployed, contract.Approved, contract.Released, contract.Refunded}
 
-// Publishes says whether events of a name are published.
+// Publishes reports whether events of a name are published.
 func (c *Config) Publishes(name string) bool {
 	return slices.Contains(DefaultEvents, name) || c.Other[name]
 }
 
-// Problem is one thing that is wrong: the variable, or its path in the configuration file as
-// chains[2].rpc_urls; its value as it may be shown; and what is wrong with it and how to mend it.
+// Problem is one mistake: the variable, or its path in the configuration file as
+// chains[2].rpc_urls; its value as it may be shown; and the mistake with its remedy.
 type Problem struct {
 	Variable, Value, Remedy string
 }
 
-// Problems is everything that is wrong with an environment, by variable.
+// Problems is every mistake in an environment, by variable.
 type Problems []Problem
 
 func (p Problems) Error() string {
@@ -144,13 +144,13 @@ func (p Problems) Error() string {
 	return b.String()
 }
 
-// Environ is the process's environment as Load takes it.
+// Environ is the process's environment in the form that Load accepts.
 func Environ() map[string]string { return env.ToMap(os.Environ()) }
 
-// Load reads the environment. Its error is Problems: everything that is wrong, without secrets.
+// Load reads the environment. Its error is Problems: every mistake, without secrets.
 func Load(environ map[string]string) (*Config, error) { return load(environ, (*loader).check) }
 
-// LoadDatabase reads what commands need that only look at the database: CHAIN_ID, INSTANCE_ID,
+// LoadDatabase reads the variables of commands that only read the database: CHAIN_ID, INSTANCE_ID,
 // DATABASE_URL and how to connect.
 func LoadDatabase(environ map[string]string) (*Config, error) {
 	return load(environ, func(l *loader) {
@@ -160,7 +160,7 @@ func LoadDatabase(environ map[string]string) (*Config, error) {
 	})
 }
 
-// Endpoints are the RPC endpoints in the order of preference, without what may be a key: scheme and
+// Endpoints are the RPC endpoints in the order of preference, without possible keys: scheme and
 // host.
 func (c *Config) Endpoints() []string {
 	hosts := make([]string, len(c.RPCURLs))
@@ -171,7 +171,7 @@ func (c *Config) Endpoints() []string {
 	return hosts
 }
 
-// Secrets are the texts that no log, error, metric or page may contain.
+// Secrets are the texts that must stay out of every log, error, metric and page.
 func (c *Config) Secrets() *redact.Secrets { return Secrets(c) }
 
 // Secrets are those of several chains.

@@ -31,7 +31,7 @@ func (l *loader) database() {
 
 var cloudSQL = regexp.MustCompile(`^([a-z0-9.-]+:)?[a-z][a-z0-9-]*:[a-z0-9-]+:[a-z0-9-]+$`)
 
-// connection checks a URL or DSN, and returns it as pgx reads it.
+// connection checks a URL or DSN, and returns it in pgx's form.
 func (l *loader) connection(variable, raw string) string {
 	if raw == "" {
 		return ""
@@ -68,21 +68,21 @@ func (l *loader) connection(variable, raw string) string {
 	return raw
 }
 
-// quoted is a value whose quotes came along.
+// quoted matches a value that includes its quotes.
 var quoted = regexp.MustCompile("^[\"'`]|[\"'`]$")
 
-// escapes is how to write a password in a URL.
+// escapes explains how to write a password in a URL.
 const escapes = "in the password write @ : / ? # % & as %40 %3A %2F %3F %23 %25 %26"
 
 // dialect is the beginning of a URL in which SQLAlchemy names a driver: postgresql+asyncpg://.
 var dialect = regexp.MustCompile(`^postgres(ql)?\+[a-z0-9]+://`)
 
-// driverOnly are parameters for asyncpg and SQLAlchemy. The server would refuse them.
+// driverOnly are parameters for asyncpg and SQLAlchemy, which the server would refuse.
 var driverOnly = []string{"ssl", "prepared_statement_cache_size", "prepared_statement_name_func",
 	"statement_cache_size", "max_cached_statement_lifetime", "command_timeout", "timeout", "async_fallback"}
 
-// standard turns a URL of SQLAlchemy into one that every client knows: without the driver in its
-// scheme, and with `sslmode` instead of asyncpg's `ssl`.
+// standard turns a URL of SQLAlchemy into one for every client: without the driver in its scheme,
+// and with `sslmode` instead of asyncpg's `ssl`.
 func standard(raw string) string {
 	prefix := dialect.FindString(raw)
 	if prefix == "" {

@@ -9,10 +9,10 @@ import (
 	"strings"
 )
 
-// Chains reads the configuration of each chain with load, which is Load or LoadDatabase: from the file
-// that CONFIG_FILE names, or else from the environment alone, which describes one chain. The entry of a
-// chain wins over the environment, and the environment over the common part of the file. The error is
-// Problems: everything that is wrong, in all chains.
+// Chains reads the configuration of each chain with load, which is Load or LoadDatabase: from the
+// file named by CONFIG_FILE, or else from the environment alone, which describes one chain. The
+// entry of a chain overrides the environment, and the environment overrides the common part of the
+// file. The error is Problems: every mistake, in all chains.
 func Chains(environ map[string]string, load func(map[string]string) (*Config, error)) ([]*Config, error) {
 	path := strings.TrimSpace(environ["CONFIG_FILE"])
 	if path == "" {
@@ -70,15 +70,15 @@ func (f *file) note(p Problem) {
 	}
 }
 
-// hidden stands for a value that may be a secret.
+// hidden replaces a value that may be a secret.
 const hidden = "***"
 
 func (f *file) say(path, format string, args ...any) {
 	f.note(Problem{path, hidden, fmt.Sprintf(format, args...)})
 }
 
-// scopes refuses what stands where it cannot hold: what belongs to one chain in the common part or in
-// the environment, and what the whole process has in common in the entry of a chain.
+// scopes refuses misplaced settings: those of one chain in the common part or in the environment,
+// and those of the whole process in the entry of a chain.
 func (f *file) scopes() {
 	for _, v := range Variables() {
 		_, common := f.common.set[v.Name]
@@ -125,14 +125,14 @@ func (f *file) merged(c part) map[string]string {
 	return all
 }
 
-// apart are variables in which no two chains may be alike, and why.
+// apart are variables that must differ between chains, and why.
 var apart = map[string]string{
 	"CHAIN_ID":                 "a process follows one factory of each chain",
 	"COMMANDS_PORT":            "each chain listens for commands on a port of its own, or all of them on PORT",
 	"COMMANDS_SUBSCRIPTION_ID": "a command is for one chain, and the other one would refuse it",
 }
 
-// distinct refuses chains that are alike where they must not be.
+// distinct refuses chains that share such a value.
 func (f *file) distinct() {
 	for _, name := range slices.Sorted(maps.Keys(apart)) {
 		first := map[string]part{}
@@ -157,7 +157,7 @@ func (f *file) distinct() {
 // load reads the settings of each chain.
 func (f *file) load(load func(map[string]string) (*Config, error)) (all []*Config) {
 	warned, told := map[Problem]bool{}, map[string]bool{}
-	for _, p := range f.problems { // what could not be read is not missing
+	for _, p := range f.problems { // an unreadable setting is present
 		told[p.Variable] = true
 	}
 
@@ -195,7 +195,7 @@ func (f *file) load(load func(map[string]string) (*Config, error)) (all []*Confi
 	return all
 }
 
-// placed says of a problem where the value stands, or should stand.
+// placed locates a problem: where the value is, or should be.
 func (f *file) placed(c part, p Problem) Problem {
 	v, known := variable(p.Variable)
 	_, ofChain := c.set[v.Name]
@@ -214,7 +214,7 @@ func (f *file) placed(c part, p Problem) Problem {
 	return p
 }
 
-// origin says where a setting of a chain comes from.
+// origin returns where a setting of a chain comes from.
 func (f *file) origin(c part, s Setting) string {
 	_, ofChain := c.set[s.Name]
 	_, common := f.common.set[s.Name]

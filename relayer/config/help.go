@@ -11,12 +11,12 @@ import (
 // Variable is a row of the documentation.
 type Variable struct {
 	Name, Type, Default, Help string
-	// Needed says whether it must be set: "yes"; "or X", where X may take its place; or empty.
+	// Needed tells whether it must be set: "yes"; "or X", if X may replace it; or empty.
 	Needed string
-	// Scope says where a configuration file may set it: chain, process (in the common part), environment
-	// (nowhere), or empty: everywhere.
+	// Scope is where a configuration file may set it: chain, process (in the common part),
+	// environment (only there), or empty: everywhere.
 	Scope string
-	// Secret says that its value is shown in part only.
+	// Secret marks a value that is shown in part only.
 	Secret bool
 }
 
@@ -31,7 +31,7 @@ func fields() iter.Seq2[string, reflect.StructField] {
 	}
 }
 
-// kind is of which type the documentation says a field is, and what its value must be.
+// kind is the documented type of a field, and what its value must be.
 func kind(f reflect.StructField) (documented, must string) {
 	switch {
 	case f.Type == reflect.TypeFor[time.Duration]():

@@ -39,13 +39,13 @@ type loader struct {
 	c        *Config
 	environ  map[string]string
 	problems Problems
-	unread   map[string]bool // variables whose value is not of their type: nothing else is said about them
+	unread   map[string]bool // variables whose value has the wrong type: further checks skip them
 }
 
 // shownBytes is how much of a value is shown.
 const shownBytes = 100
 
-// say notes a problem of a variable whose value is of its type.
+// say records a problem of a variable whose value has the right type.
 func (l *loader) say(variable, format string, args ...any) {
 	if !l.unread[variable] {
 		l.note(variable, fmt.Sprintf(format, args...))
@@ -56,7 +56,7 @@ func (l *loader) note(variable, remedy string) {
 	l.problems = append(l.problems, l.problem(variable, remedy))
 }
 
-// problem says something about a variable and shows its value, without secrets.
+// problem describes a variable's mistake and shows its value, without secrets.
 func (l *loader) problem(variable, remedy string) Problem {
 	_, set := l.environ[variable]
 	value := l.shown(variable, l.environ[variable])
@@ -70,7 +70,7 @@ func (l *loader) problem(variable, remedy string) Problem {
 	return Problem{variable, value, l.mask(remedy)}
 }
 
-// shown is the value of a variable as it may be shown: without secrets, and cut off after shownBytes.
+// shown is the printable value of a variable: without secrets, and cut off after shownBytes.
 func (l *loader) shown(variable, value string) string {
 	for name, f := range fields() {
 		if name == variable && f.Tag.Get("secret") == "yes" {
@@ -86,7 +86,7 @@ func (l *loader) shown(variable, value string) string {
 }
 
 // redacted shows only the hosts of a secret value. A comma in a password looks like the end of a
-// URL: unless every part is a URL, nothing is shown.
+// URL, so unless every part is a URL, all of it is hidden.
 func redacted(f reflect.StructField, value string) string {
 	if f.Type.Kind() != reflect.Slice {
 		return redact.URL(value)
@@ -102,7 +102,7 @@ func redacted(f reflect.StructField, value string) string {
 	return strings.Join(parts, ",")
 }
 
-// mask takes the secrets of the environment out of a remedy, which may quote a parser's error.
+// mask removes the environment's secrets from a remedy, which may quote a parser's error.
 func (l *loader) mask(text string) string {
 	var raw []string
 	for name, f := range fields() {
@@ -118,8 +118,7 @@ func (l *loader) mask(text string) string {
 	return redact.New(raw...).Mask(text)
 }
 
-// parse fills the fields. A value that is not of its field's type is noted, and the field stays
-// zero.
+// parse fills the fields. A value of the wrong type is recorded, and its field stays zero.
 func (l *loader) parse() {
 	err := env.ParseWithOptions(l.c, env.Options{Environment: l.environ})
 	if err == nil {

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// samplers are the names that the specification of OTEL_TRACES_SAMPLER and OpenTelemetry's SDK have
-// in common.
+// samplers are the names shared by the specification of OTEL_TRACES_SAMPLER and OpenTelemetry's
+// SDK.
 var samplers = []string{"always_on", "always_off", "traceidratio", "parentbased_always_on", "parentbased_always_off",
 	"parentbased_traceidratio"}
 
@@ -17,8 +17,8 @@ var (
 	otelURLs    = []string{"OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"}
 )
 
-// otel checks the variables of OpenTelemetry. Its SDK reads them by itself, and what it cannot read
-// it ignores, or writes to stderr with the key that is in it.
+// otel checks the variables of OpenTelemetry. Its SDK reads them too, and silently ignores an
+// invalid one, or writes it to stderr with the key in it.
 func (l *loader) otel() {
 	one := func(name string, of ...string) {
 		if v, set := l.environ[name]; set && !slices.Contains(of, strings.ToLower(v)) {
@@ -43,9 +43,9 @@ func (l *loader) otel() {
 	}
 }
 
-// otelSecrets returns what may be a key in the variables of OpenTelemetry.
+// otelSecrets returns the possible keys in the variables of OpenTelemetry.
 func otelSecrets(environ map[string]string) (secrets []string) {
-	const short = 6 // bytes: names of tenants and the like; with them masked, no text could be read
+	const short = 6 // bytes: names of tenants and the like; masking them would make texts unreadable
 	add := func(s string) {
 		if len(s) >= short {
 			secrets = append(secrets, s)

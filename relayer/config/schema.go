@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// schemaTypes are the types in JSON Schema of the documentation's types. Each may be a text, which holds
-// a ${VARIABLE}; YAML reads an address without quotes as a number.
+// schemaTypes are the JSON Schema types of the documentation's types. Each may be a text, which
+// holds a ${VARIABLE}; YAML reads an address without quotes as a number.
 var schemaTypes = map[string]map[string]any{
 	"number":   {"type": []string{"number", "string"}},
 	"bool":     {"type": []string{"boolean", "string"}},

@@ -2,15 +2,15 @@ package config
 
 import "slices"
 
-// Setting is a variable as an instance has it: its value without secrets, and where that comes from:
-// the environment, the common part of the file, the entry of a chain as chains[2], or the default.
+// Setting is a variable of an instance: its value without secrets, and its origin: the environment,
+// the common part of the file, the entry of a chain as chains[2], or the default.
 type Setting struct {
 	Name  string `json:"name"`
 	Value string `json:"value"`
 	From  string `json:"from"`
 }
 
-// FromDefault is where a setting comes from without a value in the environment or the file.
+// FromDefault is the origin of a setting that neither the environment nor the file sets.
 const FromDefault = "default"
 
 const fromEnvironment = "environment"

@@ -7,12 +7,12 @@ import (
 	"strings"
 )
 
-// warn notes a setting that loads, and may not do what whoever wrote it meant.
+// warn records a setting that loads but is probably a mistake.
 func (l *loader) warn(variable, format string, args ...any) {
 	l.c.Warnings = append(l.c.Warnings, l.problem(variable, fmt.Sprintf(format, args...)))
 }
 
-// warnings looks for settings that have no effect, contradict each other, or are not known.
+// warnings looks for settings that are without effect, contradictory, or unknown.
 func (l *loader) warnings() {
 	set := func(variable string) bool { return l.environ[variable] != "" }
 
@@ -49,7 +49,7 @@ func (l *loader) warnings() {
 	l.misspelt()
 }
 
-// misspelt warns of variables whose names are almost one of ours.
+// misspelt warns of variables whose names resemble one of ours.
 func (l *loader) misspelt() {
 	known := map[string]bool{}
 	for _, v := range Variables() {
@@ -62,14 +62,14 @@ func (l *loader) misspelt() {
 		}
 
 		if meant := nearest(name); meant != "" {
-			// The value is not shown: it may be the secret that the right variable would hold.
+			// The value is hidden: it may be the secret meant for the right variable.
 			l.c.Warnings = append(l.c.Warnings, Problem{name, "***", "is not a variable of the relayer: was " + meant +
 				" meant?"})
 		}
 	}
 }
 
-// Misspelt returns an error for a name that is almost one of a variable, and is none.
+// Misspelt returns an error for an unknown name that resembles a variable's.
 func Misspelt(name string) error {
 	meant := nearest(name)
 	if meant == "" || meant == name {
@@ -79,10 +79,10 @@ func Misspelt(name string) error {
 	return fmt.Errorf("%s is not a variable of the relayer: did you mean %s", name, meant)
 }
 
-// shortName is the length below which names are alike by chance.
+// shortName is the length below which names resemble each other by chance.
 const shortName = 6
 
-// nearest returns the variable that was probably meant; empty: none.
+// nearest returns the variable that was probably meant, or empty.
 func nearest(name string) string {
 	plain := func(s string) string { return strings.ReplaceAll(strings.ToUpper(s), "_", "") }
 	given := plain(name)

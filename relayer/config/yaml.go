@@ -49,7 +49,8 @@ func (f *file) read() {
 	}
 }
 
-// inLine finds the line in an error of the YAML library. The rest of such an error may quote a secret.
+// inLine finds the line in an error of the YAML library. The rest of such an error may quote a
+// secret.
 var inLine = regexp.MustCompile(`line \d+`)
 
 // parse reads the one document of the file.
@@ -181,7 +182,7 @@ func variable(name string) (Variable, bool) {
 	return all[i], true
 }
 
-// meantBy says which setting a key that is none probably means.
+// meantBy suggests the setting that an unknown key probably means.
 func meantBy(key string) string {
 	name := strings.ToUpper(key)
 	_, known := variable(name)
@@ -197,7 +198,7 @@ func meantBy(key string) string {
 	return ": was " + strings.ToLower(closest(name)) + " meant? escrow-relayer run --help lists all"
 }
 
-// closest is the variable whose name differs least.
+// closest is the variable with the most similar name.
 func closest(name string) string {
 	if meant := nearest(name); meant != "" {
 		return meant
@@ -214,8 +215,8 @@ var (
 	variableName = regexp.MustCompile(`^\$\{([A-Za-z_][A-Za-z0-9_]*)\}$`)
 )
 
-// resolve puts the environment's values for ${VARIABLE}, and the content of the file for file:PATH. A
-// path is relative to the configuration file. Its error shows no value.
+// resolve inserts the environment's values for ${VARIABLE}, and the content of the file for
+// file:PATH. A path is relative to the configuration file. Its error shows no value.
 func (f *file) resolve(raw string) (text string, err error) {
 	text = reference.ReplaceAllStringFunc(raw, func(found string) string {
 		name := variableName.FindStringSubmatch(found)
@@ -247,7 +248,7 @@ func (f *file) resolve(raw string) (text string, err error) {
 	return strings.TrimSpace(text), nil
 }
 
-// holdsSecret says whether a value as the file has it may hold a password or a key.
+// holdsSecret reports whether a value, as written in the file, may contain a password or a key.
 func holdsSecret(name, raw string) bool {
 	if raw == "" || strings.HasPrefix(raw, "file:") || strings.Contains(raw, "${") {
 		return false
