@@ -1,6 +1,6 @@
-// Command escrow-demo runs the relayer's own binary on a chain, a Postgres and a Pub/Sub server that it
-// brings: `escrow-demo` shows a fleet that loses its leader, `escrow-demo dev` keeps one relayer running
-// to develop a consumer against. What is deployed has none of this in it.
+// Command escrow-demo runs the relayer's binary on a chain, a Postgres and a Pub/Sub server that it
+// starts: `escrow-demo` shows a fleet that loses its leader, `escrow-demo dev` keeps one relayer
+// running for developing a consumer. It is separate from the deployed binary.
 package main
 
 import (

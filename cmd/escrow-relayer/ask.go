@@ -21,19 +21,19 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
 )
 
-// readTimeout bounds one reading of the database for an operator: it takes milliseconds, and a
-// connection may swallow it for ever.
+// readTimeout bounds one reading of the database for an operator: it takes milliseconds, but a
+// broken connection may stay silent for ever.
 const readTimeout = 10 * time.Second
 
-// question is what a command asks of a database that is open.
+// question is what a command asks of an open database.
 type question func(context.Context, *config.Config, *database.Database) error
 
-// askDatabase runs a command that needs the database and nothing else.
+// askDatabase runs a command that needs only the database.
 func askDatabase(cmd *cobra.Command, ask question) error {
 	return askWith(cmd, config.LoadDatabase, ask)
 }
 
-// readDatabase is askDatabase for a question that is answered within readTimeout.
+// readDatabase is askDatabase for a question with an answer within readTimeout.
 func readDatabase(cmd *cobra.Command, ask question) error {
 	return askDatabase(cmd, func(ctx context.Context, cfg *config.Config, db *database.Database) error {
 		ctx, cancel := context.WithTimeout(ctx, readTimeout)
@@ -43,8 +43,8 @@ func readDatabase(cmd *cobra.Command, ask question) error {
 	})
 }
 
-// askWith loads the configuration of one chain, opens its database, and runs ask. Its error says in words,
-// without a secret, why something could not be asked.
+// askWith loads the configuration of one chain, opens its database, and runs ask. Its error
+// explains, without secrets, why the question failed.
 func askWith(cmd *cobra.Command, load loader, ask question) error {
 	cfg, err := loadOne(cmd, load)
 	if err != nil {
@@ -54,8 +54,8 @@ func askWith(cmd *cobra.Command, load loader, ask question) error {
 	return askOf(cmd, cfg, ask)
 }
 
-// askEach is askWith for every chain of the configuration, or the one of --chain. All are asked. What
-// could not be asked counts before the answer no.
+// askEach is askWith for every chain of the configuration, or the one of --chain. All are asked. A
+// failed question takes precedence over the answer no.
 func askEach(cmd *cobra.Command, load loader, ask question) error {
 	all, err := loadAll(cmd, load)
 	if err != nil {
@@ -89,10 +89,10 @@ func askOf(cmd *cobra.Command, cfg *config.Config, ask question) error {
 	return unlessInterrupted(cmd.Context(), explain(cfg, ask(cmd.Context(), cfg, db)))
 }
 
-// explain says what an error means, without any secret of the configuration.
+// explain translates an error, without any secret of the configuration.
 func explain(cfg *config.Config, err error) error { return cfg.Secrets().Error(database.Explain(err)) }
 
-// unlessInterrupted returns err, or that somebody ended the command before it had a result.
+// unlessInterrupted returns err, or that the command was interrupted before it had a result.
 func unlessInterrupted(ctx context.Context, err error) error {
 	if err != nil && ctx.Err() != nil {
 		return interrupted{context.Cause(ctx)}
@@ -101,7 +101,7 @@ func unlessInterrupted(ctx context.Context, err error) error {
 	return err
 }
 
-// fleetReader reads the fleet again at each call.
+// fleetReader reads the current fleet.
 type fleetReader func(context.Context) (fleet.Fleet, error)
 
 func readFleet(cfg *config.Config, db *database.Database) fleetReader {
@@ -124,7 +124,7 @@ func readInput(cmd *cobra.Command, most int64) ([]byte, error) {
 	return raw, nil
 }
 
-// printJSON writes a value as a person reads it: indented.
+// printJSON writes a value indented, for people.
 func printJSON(w io.Writer, v any) error {
 	e := json.NewEncoder(w)
 	e.SetIndent("", "  ")
@@ -142,8 +142,8 @@ func newTable(w io.Writer, columns ...any) table.Writer {
 	return t
 }
 
-// printable passes text on without control characters: what a row or a session says of itself must not
-// move a terminal's cursor.
+// printable removes control characters: the texts of rows and sessions must not move a terminal's
+// cursor.
 type printable struct{ io.Writer }
 
 func (p printable) Write(b []byte) (int, error) {
@@ -161,7 +161,7 @@ func (p printable) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// isTerminal says whether a person may be looking at what is written to w.
+// isTerminal reports whether w is a terminal.
 func isTerminal(w io.Writer) bool {
 	f, ok := w.(*os.File)
 	return ok && term.IsTerminal(int(f.Fd()))

@@ -98,7 +98,7 @@ func (a *audit) run(ctx context.Context, cfg *config.Config, db *database.Databa
 	return err
 }
 
-// limit decides which range of blocks is compared.
+// limit determines the range of blocks to compare.
 func (a *audit) limit(ctx context.Context) error {
 	if a.sendersOnly {
 		return nil
@@ -201,7 +201,7 @@ func (a *audit) print(difference any, format string, args ...any) error {
 	return err
 }
 
-// progress is a bar on a terminal, and nothing elsewhere.
+// progress is a bar on a terminal, and silent elsewhere.
 func progress(w io.Writer, n int64, what string) *progressbar.ProgressBar {
 	if !isTerminal(w) {
 		return progressbar.DefaultSilent(n)
@@ -212,12 +212,13 @@ func progress(w io.Writer, n int64, what string) *progressbar.ProgressBar {
 		progressbar.OptionShowIts(), progressbar.OptionThrottle(100*time.Millisecond), progressbar.OptionClearOnFinish())
 }
 
-// openSource returns the chain for a command, whose metrics nobody reads.
+// openSource returns the chain for a command, without metrics.
 func openSource(cfg *config.Config) (*chain.Source, error) {
 	return relayer.NewSource(cfg, logger(cfg), prometheus.NewRegistry())
 }
 
-// startSource runs a source until stop is called, and returns once it is known which chain its endpoints are on.
+// startSource runs a source until stop is called, and returns once the chain of its endpoints is
+// known.
 func startSource(ctx context.Context, cfg *config.Config) (src *chain.Source, stop func(), err error) {
 	if src, err = openSource(cfg); err != nil {
 		return nil, nil, err

@@ -15,7 +15,7 @@ import (
 // loader reads the settings of one chain: config.Load, or config.LoadDatabase.
 type loader = func(map[string]string) (*config.Config, error)
 
-// addChainFlags adds the flags that every command knows.
+// addChainFlags adds the flags common to all commands.
 func addChainFlags(root *cobra.Command) {
 	root.PersistentFlags().String("config", "", "configuration file that lists chains; default: CONFIG_FILE")
 	root.PersistentFlags().Int64("chain", 0, "chain id of the one chain of the configuration that is meant")

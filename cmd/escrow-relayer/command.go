@@ -69,7 +69,7 @@ Needs no configuration. The id, on standard error, is what the command is known 
 	return cmd
 }
 
-// unsigned reads a command that has no signature yet: it is parsed with one of zeros.
+// unsigned reads a command without a signature: it is parsed with one of zeros.
 func unsigned(raw []byte) (*command.Signed, error) {
 	var fields map[string]any
 	d := json.NewDecoder(bytes.NewReader(raw))
@@ -126,7 +126,7 @@ func commandSendCommand() *cobra.Command {
 	return cmd
 }
 
-// commandRow is what an operator sees of a command.
+// commandRow is an operator's view of a command.
 type commandRow struct {
 	ID         string     `json:"command_id"`
 	Kind       string     `json:"kind"`

@@ -72,7 +72,7 @@ func configShowCommand() *cobra.Command {
 	return cmd
 }
 
-// shownChain is the configuration of a chain as it may be shown.
+// shownChain is the printable configuration of a chain.
 type shownChain struct {
 	ChainID  int64            `json:"chain_id"`
 	Settings []config.Setting `json:"settings"`

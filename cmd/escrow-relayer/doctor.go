@@ -15,8 +15,8 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/redact"
 )
 
-// doctorLimit is how long an examination may take, whatever hangs. Database, topics and endpoints
-// are examined at once, so that one of them that hangs takes no time from the others.
+// doctorLimit bounds an examination. Database, topics and endpoints are examined concurrently, so
+// that one that hangs leaves the others their time.
 const doctorLimit = 18 * time.Second
 
 func doctorCommand() *cobra.Command {
@@ -70,7 +70,7 @@ missing is no fault then. Configuration: CHAIN_ID and DATABASE_URL.`,
 	return cmd
 }
 
-// examine looks at everything at once, and reports it in a fixed order.
+// examine examines everything concurrently, and reports it in a fixed order.
 func (d *doctor) examine(ctx context.Context) error {
 	database, topics, chain, files := d.part("database"), d.part("topics"), d.part("chain"), d.part("files")
 	var failed error
@@ -85,7 +85,7 @@ func (d *doctor) examine(ctx context.Context) error {
 	return failed
 }
 
-// part returns a doctor for one thing, whose findings add puts among those of d.
+// part returns a doctor for one thing; add merges its findings into those of d.
 func (d *doctor) part(of string) *doctor { return &doctor{cfg: d.cfg, secrets: d.secrets, of: of} }
 
 func (d *doctor) add(parts ...*doctor) {
@@ -96,12 +96,12 @@ func (d *doctor) add(parts ...*doctor) {
 	}
 }
 
-// verdict says how one thing was found.
+// verdict is the result for one thing.
 type verdict string
 
 const (
 	fine    verdict = "ok"
-	note    verdict = "note"    // works, and could be better
+	note    verdict = "note"    // works, with room for improvement
 	unknown verdict = "unknown" // could not be tested
 	wrong   verdict = "WRONG"   // needs a person
 )
@@ -114,7 +114,7 @@ type finding struct {
 	Found   string  `json:"found"`
 }
 
-// setting is a variable that should be set so.
+// setting is a recommended variable.
 type setting struct {
 	Variable string `json:"variable"`
 	Value    string `json:"value"`
@@ -125,7 +125,7 @@ type setting struct {
 type doctor struct {
 	cfg     *config.Config
 	secrets *redact.Secrets
-	of      string // what it looks at, as in finding.Of
+	of      string // what it examines, as in finding.Of
 
 	Sick     bool      `json:"sick"` // something needs a person
 	Findings []finding `json:"findings"`
@@ -137,7 +137,7 @@ func (d *doctor) say(v verdict, what, format string, args ...any) {
 	d.Findings = append(d.Findings, finding{v, d.of, what, d.secrets.Mask(fmt.Sprintf(format, args...))})
 }
 
-// judge says what was found, or what is wrong; it returns whether nothing is.
+// judge reports what was found, or the error; it returns whether there is none.
 func (d *doctor) judge(what, found string, err error) bool {
 	if err != nil {
 		d.say(wrong, what, "%s", d.secrets.Error(err))

@@ -15,19 +15,20 @@ import (
 )
 
 const (
-	// blocksBehind is by how many blocks an endpoint may be behind the best one before it counts as stuck.
+	// blocksBehind is the lag in blocks, behind the best endpoint, from which an endpoint counts as
+	// stuck.
 	blocksBehind = 8
-	// blocksApart is by how many blocks what an endpoint calls final may be above its head: the head is
-	// asked for some seconds before, and maybe another machine.
+	// blocksApart is by how many blocks an endpoint's final block may exceed its head: the head was
+	// read some seconds earlier, perhaps from another machine.
 	blocksApart = 1000
 	// smallRange is the number of blocks per request below which a backfill is slow and expensive.
 	smallRange = 500
-	// slowEndpoint is the time of a request from which on it is noted: on a fast chain, that between two
-	// blocks.
+	// slowEndpoint is the duration of a request from which it is noted: on a fast chain, the time
+	// between two blocks.
 	slowEndpoint = time.Second
 )
 
-// chain examines every endpoint. An error means that none could be.
+// chain examines every endpoint. An error means that all examinations failed.
 func (d *doctor) chain(ctx context.Context) error {
 	src, err := openSource(d.cfg)
 	if err != nil {
@@ -79,7 +80,7 @@ func (d *doctor) chain(ctx context.Context) error {
 	return nil
 }
 
-// endpoints says what holds for all of them together.
+// endpoints reports on all of them together.
 func (d *doctor) endpoints(usable int, smallest uint64, announces bool) {
 	if smallest < d.cfg.RPCMaxRange {
 		d.set("RPC_MAX_RANGE", strconv.FormatUint(smallest, 10),
@@ -97,7 +98,7 @@ func (d *doctor) endpoints(usable int, smallest uint64, announces bool) {
 	}
 }
 
-// serves says whether an endpoint can be used, and if not, what to do about it.
+// serves reports whether an endpoint can be used, and if not, the remedy.
 func (d *doctor) serves(x *chain.Examination) bool {
 	switch {
 	case x.Err == nil:
@@ -118,13 +119,13 @@ func (d *doctor) serves(x *chain.Examination) bool {
 	return false
 }
 
-// rateNote says at what rate an endpoint that limits it was asked in the end. It may let more
-// through: after each refusal it is asked less often.
+// rateNote reports the final request rate to an endpoint that limits it. The true limit may be
+// higher: after each refusal it is asked less often.
 func rateNote(x *chain.Examination) string {
 	return fmt.Sprintf("it limits the rate, and was asked for %.1f requests per second in the end", x.Rate)
 }
 
-// remedy is what to do about an error of an endpoint, where that is known.
+// remedy is the response to an error of an endpoint, if known.
 func remedy(err error) string {
 	page, isPage := errors.AsType[*rpc.Page](err)
 	switch kind := rpc.Classify(err); {
@@ -143,7 +144,7 @@ func remedy(err error) string {
 	return ""
 }
 
-// endpoint judges one endpoint that works. best is the newest head of all.
+// endpoint judges one working endpoint. best is the newest head of all.
 func (d *doctor) endpoint(x *chain.Examination, best uint64) {
 	age := time.Since(x.HeadTime).Round(time.Second)
 	if x.Head+blocksBehind < best {
@@ -172,7 +173,7 @@ func oldOrAhead(age time.Duration) string {
 	return fmt.Sprintf("%s old", age)
 }
 
-// tags says which blocks the endpoint calls safe and final.
+// tags reports the blocks that the endpoint calls safe and final.
 func (d *doctor) tags(x *chain.Examination) {
 	for _, tag := range []struct {
 		name  string
@@ -197,13 +198,14 @@ func (d *doctor) tags(x *chain.Examination) {
 	}
 }
 
-// limited says whether an endpoint refuses ranges that are too large, in whatever words: it answered
-// for fewer blocks, and did not say that it lacks the old ones.
+// limited reports whether an endpoint refuses large ranges, whatever its words: it answered for
+// fewer blocks, and did not report missing history.
 func limited(x *chain.Examination) bool {
 	return x.Range > 0 && x.RangeErr != nil && rpc.Shrinks(rpc.Classify(x.RangeErr))
 }
 
-// logs says of how many blocks it gives logs at once, from which block on, and of whom.
+// logs reports the range of blocks for which it returns logs at once, the first such block, and of
+// which contracts.
 func (d *doctor) logs(x *chain.Examination) {
 	switch {
 	case x.RangeErr == nil:
@@ -232,7 +234,7 @@ func (d *doctor) logs(x *chain.Examination) {
 	}
 }
 
-// history says from which block on it has headers and logs.
+// history reports the first block with headers and logs.
 func (d *doctor) history(x *chain.Examination) {
 	says := "nothing of it"
 	if x.OldestErr != nil && (!errors.Is(x.OldestErr, rpc.ErrBehind) || x.OldestLogs) {
@@ -253,7 +255,7 @@ func (d *doctor) history(x *chain.Examination) {
 	}
 }
 
-// speed says how fast it is, and how it may be asked.
+// speed reports its latency, and its request limits.
 func (d *doctor) speed(x *chain.Examination) {
 	v := fine
 	if x.Latency > slowEndpoint {

@@ -17,8 +17,8 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/redact"
 )
 
-// Clocks that are farther apart than this make ages and lags on status pages and in alerts
-// misleading; no decision rests on them.
+// Clocks that differ by more make ages and lags on status pages and in alerts misleading; decisions
+// are independent of them.
 const (
 	skewNoted = time.Second
 	skewWrong = 30 * time.Second
@@ -60,7 +60,7 @@ func (d *doctor) database(ctx context.Context) {
 	}
 }
 
-// open prepares the connections; nil when it cannot.
+// open prepares the connections; nil on an error.
 func (d *doctor) open(ctx context.Context) *database.Database {
 	db, err := database.Open(ctx, d.cfg)
 	if !d.judge("settings", "read", err) {
@@ -75,7 +75,7 @@ func (d *doctor) open(ctx context.Context) *database.Database {
 	return db
 }
 
-// login says who logs in, and to which server.
+// login reports the user and the server.
 func (d *doctor) login(ctx context.Context, db *database.Database) (user string, ok bool) {
 	var version string
 	var number int
@@ -88,9 +88,9 @@ func (d *doctor) login(ctx context.Context, db *database.Database) (user string,
 	return user, d.judge("login", fmt.Sprintf("Postgres %s as %s", version, user), database.Explain(err))
 }
 
-// schema looks at the version and at the rights on everything that is there.
+// schema examines the version and the rights on every table.
 func (d *doctor) schema(ctx context.Context, db *database.Database) {
-	// What the migrations make lies where they are run: in the first schema of the search path that exists.
+	// Migrations create their tables in the first schema of the search path that exists.
 	var there, create bool
 	err := db.Pool.QueryRow(ctx,
 		`select to_regclass('escrow_relayer_versions') is not null,
@@ -130,8 +130,8 @@ func (d *doctor) schema(ctx context.Context, db *database.Database) {
 	}
 }
 
-// rights says what the user may not do with the tables. One that is not there is for the version to
-// tell. The sequences of identity columns need no rights of their own.
+// rights reports the missing rights on the tables. A missing table is left to the version check.
+// The sequences of identity columns need no separate rights.
 func (d *doctor) rights(ctx context.Context, db *database.Database) {
 	missing, err := missingRights(ctx, db, d.wanted())
 	if err != nil {
@@ -173,7 +173,7 @@ func (d *doctor) writes(ctx context.Context, db *database.Database) error {
 
 		var column string
 		err := tx.QueryRow(ctx, anyColumn, table).Scan(&column)
-		if errors.Is(err, pgx.ErrNoRows) { // a view, or not there
+		if errors.Is(err, pgx.ErrNoRows) { // a view, or missing
 			continue
 		}
 
@@ -194,19 +194,19 @@ func (d *doctor) writes(ctx context.Context, db *database.Database) error {
 	return nil
 }
 
-// anyColumn names a column of a table that may be set.
+// anyColumn names an updatable column of a table.
 const anyColumn = `
 	select quote_ident(a.attname) from pg_attribute a join pg_class c on c.oid = a.attrelid
 	where c.oid = to_regclass($1) and c.relkind = 'r' and a.attnum > 0 and not a.attisdropped
 	  and a.attidentity = '' and a.attgenerated = ''
 	order by a.attnum limit 1`
 
-// addMegabyte extends a table of every chain under chain id 0, which no chain has.
+// addMegabyte extends a table of every chain, under the unused chain id 0.
 const addMegabyte = `
 	insert into chain_blocks (chain_id, number, hash) select 0, n, repeat('x', 1000) from generate_series(1, 1000) n`
 
-// wanted are the rights that an instance needs, as "privilege table". Every instance reads the tables
-// of commands, to show them; only one that takes commands or acts on them writes there.
+// wanted are the rights that an instance needs, as "privilege table". Every instance reads the
+// tables of commands, to show them; only one that accepts commands or acts on them writes there.
 func (d *doctor) wanted() (rights []string) {
 	on := func(table string, privileges ...string) {
 		for _, p := range privileges {
@@ -231,7 +231,8 @@ func (d *doctor) wanted() (rights []string) {
 	return rights
 }
 
-// strangers looks who else gets at the database: any login that may connect can take an advisory lock.
+// strangers checks for other logins with access: any login that may connect can take an advisory
+// lock.
 func (d *doctor) strangers(ctx context.Context, db *database.Database) {
 	var name string
 	var connect, create bool
@@ -253,9 +254,9 @@ func (d *doctor) strangers(ctx context.Context, db *database.Database) {
 	}
 }
 
-// takeLock takes an advisory lock that nobody else uses, and gives it back.
+// takeLock takes an unused advisory lock, and releases it.
 func takeLock(ctx context.Context, conn *pgx.Conn) error {
-	var key int64 // random, so nobody else uses it
+	var key int64 // random, hence unused
 	var taken, given, seen bool
 	err := conn.QueryRow(ctx, `select key, pg_try_advisory_lock(key) from (select
 		('x' || encode(substr(uuid_send(gen_random_uuid()), 1, 8), 'hex'))::bit(64)::bigint as key offset 0) k`).Scan(&key, &taken)
@@ -315,8 +316,8 @@ func (d *doctor) clock(ctx context.Context, db *database.Database) {
 	}
 }
 
-// durability says whether a server that crashes remembers what it has committed. Forgotten events are read
-// again, and published again; a command that was sent must not be forgotten.
+// durability reports whether a server remembers its commits after a crash. Lost events are read and
+// published again; a command that was sent must not be lost.
 func (d *doctor) durability(ctx context.Context, db *database.Database) {
 	var set string
 	err := db.Pool.QueryRow(ctx, `show synchronous_commit`).Scan(&set)
@@ -331,7 +332,7 @@ func (d *doctor) durability(ctx context.Context, db *database.Database) {
 	}
 }
 
-// connections compares how many the server allows with how many the fleet may open.
+// connections compares the server's limit with the fleet's.
 func (d *doctor) connections(ctx context.Context, db *database.Database) {
 	var most, used int
 	err := db.Pool.QueryRow(ctx, `select current_setting('max_connections')::int

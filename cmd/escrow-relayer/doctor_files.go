@@ -8,9 +8,9 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/command/send"
 )
 
-// files looks at the files that hold keys. One that users besides its owner can read is a note, and no
-// fault: Kubernetes and Cloud Run mount secrets so unless told otherwise, in a container that nobody
-// else uses.
+// files examines the files that hold keys. One that other users can read is a note rather than a
+// fault: Kubernetes and Cloud Run mount secrets that way by default, in a container with a single
+// user.
 func (d *doctor) files() {
 	if d.cfg.SendersFile == "" {
 		return
@@ -33,7 +33,7 @@ func (d *doctor) files() {
 	}
 }
 
-// secretFile says who can read a file. It is not opened.
+// secretFile reports which users can read a file, without opening it.
 func (d *doctor) secretFile(what, path string) {
 	const others fs.FileMode = 0o077
 	info, err := os.Stat(path)

@@ -11,15 +11,15 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/database"
 )
 
-// task is something that a runbook tells an operator to do, and what it takes in the database: rights
-// on tables, as "privilege table". The rights are those of the statements that the command runs: one
-// that locks rows takes update.
+// task is a runbook's task for an operator, and the rights that it needs in the database, as
+// "privilege table". They are those of the statements that the command runs: one that locks rows
+// needs update.
 type task struct {
 	command string
 	rights  []string
 }
 
-// tasks are what operators do. The first is what any login of a person must be able to do.
+// tasks are what operators do. The first is required of every operator's login.
 var tasks = []task{
 	{"status, locks, plan wait, plan move, sender status, command list and command show", readAll()},
 	{"audit", readAll()},
@@ -42,8 +42,8 @@ func readAll() (rights []string) {
 	return rights
 }
 
-// examineOperator examines the login of a person: what it cannot do is no fault, but that it cannot
-// read is.
+// examineOperator examines an operator's login: a missing right to read is a fault, other missing
+// rights are notes.
 func (d *doctor) examineOperator(ctx context.Context) error {
 	d.of = "database"
 	db := d.open(ctx)
@@ -74,7 +74,7 @@ func (d *doctor) examineOperator(ctx context.Context) error {
 	return nil
 }
 
-// tasks says which of the tasks the login can do.
+// tasks reports which of the tasks the login can do.
 func (d *doctor) tasks(ctx context.Context, db *database.Database, user string) {
 	for n, t := range tasks {
 		missing, err := missingRights(ctx, db, t.rights)
@@ -94,7 +94,7 @@ func (d *doctor) tasks(ctx context.Context, db *database.Database, user string) 
 	}
 }
 
-// schemaVersion says the version, if the login may read it.
+// schemaVersion reports the version, if the login may read it.
 func (d *doctor) schemaVersion(ctx context.Context, db *database.Database) {
 	missing, err := missingRights(ctx, db, []string{"select escrow_relayer_versions"})
 	if err == nil && len(missing) > 0 {
@@ -106,8 +106,7 @@ func (d *doctor) schemaVersion(ctx context.Context, db *database.Database) {
 	d.judge("schema", fmt.Sprintf("version %d of %d", state.Current, state.Latest), database.Explain(err))
 }
 
-// ends says whose sessions the login may end. That frees the locks of an instance that cannot be
-// reached.
+// ends reports whose sessions the login may end, which frees the locks of an unreachable instance.
 func (d *doctor) ends(ctx context.Context, db *database.Database) {
 	const others = `
 		select count(*) filter (where not pg_has_role(current_user, usesysid, 'member')), count(*),
@@ -128,8 +127,7 @@ func (d *doctor) ends(ctx context.Context, db *database.Database) {
 	}
 }
 
-// missingRights returns the rights, as "privilege table", that the user does not have on a table that
-// exists.
+// missingRights returns the rights, as "privilege table", that the user lacks on an existing table.
 func missingRights(ctx context.Context, db *database.Database, rights []string) ([]string, error) {
 	const missing = `
 		select r from unnest($1::text[]) with ordinality as x (r, n)

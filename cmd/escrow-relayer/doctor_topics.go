@@ -31,7 +31,7 @@ func (d *doctor) topics(ctx context.Context) {
 		return
 	}
 
-	defer func() { _ = client.Close() }() // nothing was written
+	defer func() { _ = client.Close() }() // it only reads
 	for _, t := range []struct{ variable, id string }{
 		{"PUBSUB_TOPIC_ID", cfg.Topic}, {"OTHER_EVENTS_TOPIC_ID", cfg.OtherTopic},
 		{"RETRACTIONS_TOPIC_ID", cfg.RetractionsTopic}, {"REPLIES_TOPIC_ID", cfg.RepliesTopic},
@@ -52,7 +52,7 @@ func (d *doctor) topics(ctx context.Context) {
 	}
 }
 
-// subscription examines where commands come from.
+// subscription examines the source of commands.
 func (d *doctor) subscription(ctx context.Context, client *google.Client) {
 	const variable = "COMMANDS_SUBSCRIPTION_ID"
 	project, id := d.cfg.Project, d.cfg.CommandsSubscription
@@ -81,11 +81,11 @@ func (d *doctor) subscription(ctx context.Context, client *google.Client) {
 	d.may(ctx, "consume", variable, id, "subscriptions", consuming, client.SubscriptionAdminClient.TestIamPermissions)
 }
 
-// rights is the question of a client for topics, or of one for subscriptions.
+// rights is the permission test of a client for topics, or of one for subscriptions.
 type rights func(context.Context, *iampb.TestIamPermissionsRequest, ...gax.CallOption) (
 	*iampb.TestIamPermissionsResponse, error)
 
-// may says whether the account has a right on a topic or a subscription.
+// may reports whether the account has a right on a topic or a subscription.
 func (d *doctor) may(ctx context.Context, what, variable, id, kind string, r right, ask rights) {
 	answer, err := ask(ctx, &iampb.TestIamPermissionsRequest{
 		Resource: fmt.Sprintf("projects/%s/%s/%s", d.cfg.Project, kind, id), Permissions: []string{r.permission},
@@ -96,7 +96,7 @@ func (d *doctor) may(ctx context.Context, what, variable, id, kind string, r rig
 	case err == nil && !pubsub.Emulated(), status.Code(err) == codes.PermissionDenied:
 		d.say(wrong, what, "%s is missing on %s=%s: grant %s on it to the service account",
 			r.permission, variable, id, r.role)
-	default: // an emulator has no rights to test
+	default: // an emulator has no permissions to test
 		d.say(unknown, what, "the server does not tell whether %s may be %s (%s)", id, r.verb, status.Code(err))
 	}
 }

@@ -14,13 +14,13 @@ import (
 // Exit codes, the same for every command.
 const (
 	exitWell = 0
-	// the command could ask, and the answer is no: a difference, a problem, a fleet that is not whole
+	// the command has an answer, and it is no: a difference, a problem, a fleet that is not whole
 	exitNo          = 1
-	exitRefused     = 2   // the command could not ask: usage, configuration, or something that it needs cannot be reached
+	exitRefused     = 2   // the command has no answer: usage, configuration, or a dependency that is out of reach
 	exitInterrupted = 130 // 128 + SIGINT: ended before there was a result
 )
 
-// errQuiet is the answer no where the output has already said so.
+// errQuiet is the answer no after output that shows it already.
 var errQuiet = errors.New("")
 
 // no is the answer no, in words.
@@ -28,8 +28,8 @@ type no struct{ error }
 
 func (n no) Unwrap() error { return n.error }
 
-// refusal turns an error that is an answer into the answer no: a relayer that refuses a command, or a
-// sender or command whose state does not allow what an operator asks for.
+// refusal turns an error that is an answer into the answer no: a relayer that refuses a command, or
+// a sender or command in a state that forbids the operator's request.
 func refusal(err error) error {
 	if errors.Is(err, send.ErrOperation) || errors.As(err, new(*command.RefusedError)) {
 		return no{err}
@@ -41,11 +41,11 @@ func refusal(err error) error {
 // usage is an error in how the command was called.
 type usage struct{ error }
 
-// interrupted says that somebody ended the command before it had a result.
+// interrupted means that the command was interrupted before it had a result.
 type interrupted struct{ error }
 
-// exitCode says how a command ended. An error that is not known to be an answer means that the command
-// could not ask.
+// exitCode is the result of a command. Any error that is not known to be an answer means that the
+// command has none.
 func exitCode(err error) int {
 	switch {
 	case err == nil:
@@ -62,7 +62,7 @@ func exitCode(err error) int {
 	return exitRefused
 }
 
-// meaningOfNo says for each command that answers a question what the answer no is.
+// meaningOfNo explains, for each command with an answer, what no means.
 var meaningOfNo = map[string]string{
 	"locks":   "such a session is there",
 	"run":     "the instance ended by itself although its configuration is right: restart it",
@@ -99,8 +99,8 @@ func describeExits(cmd *cobra.Command) {
 	cmd.Long += "2 could not ask: usage, configuration, or something out of reach; 130 interrupted."
 }
 
-// group is a command that does nothing without a subcommand. Its help goes to stderr then, and the
-// exit code says that nothing was done.
+// group is a command that needs a subcommand. Without one it prints its help to stderr and exits
+// with an error.
 func group(cmd *cobra.Command) *cobra.Command {
 	cmd.Args = cobra.ArbitraryArgs
 	cmd.SuggestionsMinimumDistance = 2 // letters

@@ -61,5 +61,5 @@ With --end their sessions are ended, which takes the right to do so: the same lo
 	return cmd
 }
 
-// endStranger ends a session unless its number belongs to another login by now.
+// endStranger ends a session, unless its pid belongs to another login by now.
 const endStranger = `select pg_terminate_backend(pid) from pg_stat_activity where pid = $1 and usename = $2`

@@ -17,8 +17,8 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
 )
 
-// version, commit and date (of the commit) are set by the Makefile, the image and a release. Where they
-// are not, the values that Go puts into every binary are used.
+// version, commit and date (of the commit) are set by the Makefile, the image and a release.
+// Otherwise the values that Go puts into every binary are used.
 var version, commit, date string
 
 func main() {
@@ -81,7 +81,7 @@ func root() *cobra.Command {
 	return cmd
 }
 
-// refuseArguments makes every command below cmd refuse arguments, unless it says what it takes.
+// refuseArguments makes every command below cmd refuse arguments, unless it declares them.
 func refuseArguments(cmd *cobra.Command) {
 	for _, c := range cmd.Commands() {
 		refuseArguments(c)
@@ -99,7 +99,7 @@ func refuseArguments(cmd *cobra.Command) {
 	}
 }
 
-// built says which version this is, which commit it was built from, and when that was made.
+// built identifies the binary: its version, its commit, and the commit's time.
 func built() fleet.Build {
 	b := fleet.Build{Version: version, Commit: commit, Date: date}
 	if info, ok := debug.ReadBuildInfo(); ok {

@@ -9,11 +9,11 @@ import (
 	"strings"
 )
 
-// limitMemory sets how hard the garbage collector works, unless GOGC and GOMEMLIMIT do. Garbage may
-// grow to four tenths of what is in use (Go's default: to as much as that), which costs a few percent
-// of processor time, since little is in use (internal/bench/MEASURED.md says what it saves). In a
-// container the collector also works harder the closer the process comes to nine tenths of the
-// container's memory; the last tenth is for what is not on the Go heap. The bound on the answers of
+// limitMemory tunes the garbage collector, unless GOGC and GOMEMLIMIT do. Garbage may grow to four
+// tenths of the live heap (Go's default: as much as the live heap), which costs a few percent of
+// processor time, since the live heap is small (internal/bench/MEASURED.md has the savings). In a
+// container the collector also works harder as the process approaches nine tenths of the
+// container's memory; the last tenth is for memory outside the Go heap. The bound on the answers of
 // nodes is computed from the same limit.
 func limitMemory() {
 	if os.Getenv("GOGC") == "" {
@@ -29,8 +29,8 @@ func limitMemory() {
 	}
 }
 
-// containerMemory is how much memory the control group of a container may use, in bytes, as version
-// 2 or version 1 of control groups says it; math.MaxInt64 where there is no limit.
+// containerMemory is the memory limit of a container's control group, in bytes, from version 2 or
+// version 1 of control groups; math.MaxInt64 without a limit.
 func containerMemory(root string) int64 {
 	for _, file := range []string{"memory.max", "memory/memory.limit_in_bytes"} {
 		text, err := os.ReadFile(filepath.Join(root, file))
@@ -38,7 +38,7 @@ func containerMemory(root string) int64 {
 			continue
 		}
 
-		// "max", and in version 1 a number beyond all memory, say that there is no limit
+		// "max", and in version 1 a number beyond all memory, mean no limit
 		limit, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
 		if err == nil && limit > 0 && limit < 1<<50 {
 			return limit

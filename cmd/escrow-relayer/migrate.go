@@ -40,13 +40,13 @@ func migrateCommand() *cobra.Command {
 	return cmd
 }
 
-// loadAnyChain does without CHAIN_ID: the schema is the same for all chains.
+// loadAnyChain works without CHAIN_ID: the schema is the same for all chains.
 func loadAnyChain(environ map[string]string) (*config.Config, error) {
 	environ["CHAIN_ID"] = cmp.Or(environ["CHAIN_ID"], "1")
 	return config.LoadDatabase(environ)
 }
 
-// migrate applies what is missing.
+// migrate applies the missing migrations.
 func migrate(ctx context.Context, out io.Writer, db *database.Database) error {
 	applied, err := migrations.Up(ctx, db.Session)
 	for _, v := range applied {
@@ -60,7 +60,7 @@ func migrate(ctx context.Context, out io.Writer, db *database.Database) error {
 	return checkSchema(ctx, out, db)
 }
 
-// checkSchema says which version the schema has; one that this binary cannot work with is the answer no.
+// checkSchema prints the schema's version; one that this binary cannot work with is the answer no.
 func checkSchema(ctx context.Context, out io.Writer, db *database.Database) error {
 	s, err := migrations.Status(ctx, db.Session)
 	if err != nil {

@@ -200,7 +200,7 @@ func planAlertsCommand() *cobra.Command {
 	return cmd
 }
 
-// writeFiles writes files into a folder, which is made.
+// writeFiles creates a folder and writes files into it.
 func writeFiles(dir string, files map[string][]byte) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err

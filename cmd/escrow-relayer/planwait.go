@@ -66,7 +66,7 @@ Reads CHAIN_ID and DATABASE_URL.
 // errNotInTime is the cause of a wait's end at --timeout.
 var errNotInTime = errors.New("the time is over")
 
-// whole says what --instance, --total and the other flags ask of a fleet.
+// whole is what --instance, --total and the other flags require of a fleet.
 type whole struct {
 	lag            int64
 	instance, gone string
@@ -95,8 +95,8 @@ func (w *whole) complete(since string) (err error) {
 	return nil
 }
 
-// wait reads the fleet until it is whole, and returns who leads. When ctx ends first, the error is
-// the answer no, or says why the fleet could not be read.
+// wait reads the fleet until it is whole, and returns the leader. When ctx ends first, the error is
+// the answer no, or why the fleet could not be read.
 func (w *whole) wait(ctx context.Context, say io.Writer, every time.Duration,
 	read fleetReader) (leader string, err error) {
 	said := ""
@@ -105,7 +105,7 @@ func (w *whole) wait(ctx context.Context, say io.Writer, every time.Duration,
 		switch why := w.missing(&f); {
 		case failed != nil && ctx.Err() == nil:
 			err = failed
-		case failed != nil: // ctx has ended: what was said before counts
+		case failed != nil: // ctx has ended: the earlier error counts
 		case why == "":
 			return f.Leader.Instance, nil
 		default:
@@ -127,7 +127,7 @@ func (w *whole) wait(ctx context.Context, say io.Writer, every time.Duration,
 	}
 }
 
-// missing says what the fleet lacks; empty: nothing.
+// missing describes what the fleet lacks, or is empty.
 func (w *whole) missing(f *fleet.Fleet) string {
 	var why []string
 	say := func(format string, args ...any) { why = append(why, fmt.Sprintf(format, args...)) }
@@ -174,7 +174,7 @@ func (w *whole) missing(f *fleet.Fleet) string {
 	return strings.Join(why, "; ")
 }
 
-// partitionsMissing says what a fleet of so many partitions lacks.
+// partitionsMissing describes what a fleet of so many partitions lacks.
 func (w *whole) partitionsMissing(f *fleet.Fleet) (why []string) {
 	lives := make([]bool, w.total)
 	for i := range f.Instances {

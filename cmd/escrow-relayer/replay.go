@@ -14,7 +14,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
 )
 
-// replayFlags say what is to be published once more.
+// replayFlags select what is published once more.
 type replayFlags struct {
 	ledger.Selection
 	escrow string

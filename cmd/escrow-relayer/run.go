@@ -61,8 +61,8 @@ DATABASE_URL, RPC_URL, RPC_URLS and OTEL_EXPORTER_OTLP_HEADERS hold secrets; the
 	}
 }
 
-// within runs a service, and once ctx has ended waits for it no longer than grace. What it has not
-// finished then, the other instances take over: the end of the process frees its locks.
+// within runs a service, and once ctx has ended waits for it for grace at most. The other instances
+// take over what remains: the end of the process frees its locks.
 func within(ctx context.Context, grace time.Duration, run func(context.Context) error) error {
 	ended := make(chan error, 1)
 	go func() { ended <- run(ctx) }() // if it outlives the grace, it ends with the process

@@ -53,7 +53,7 @@ func senderAddressCommand() *cobra.Command {
 	}
 }
 
-// senderRow is what an operator sees of a sender.
+// senderRow is an operator's view of a sender.
 type senderRow struct {
 	Address     string     `json:"address"`
 	State       string     `json:"state"`
@@ -141,7 +141,7 @@ func printSenders(w io.Writer, all []senderRow) {
 	}
 }
 
-// shown is a value as a table shows it: a dash where there is none.
+// shown is a value in a table: a dash for nil.
 func shown[T any](p *T) any {
 	if p == nil {
 		return "–"
@@ -150,7 +150,7 @@ func shown[T any](p *T) any {
 	return *p
 }
 
-// actOnSender makes a command that does something to the sender of --sender. check looks at its other
+// actOnSender creates a command that acts on the sender of --sender. check validates its other
 // flags first.
 func actOnSender(cmd *cobra.Command, check func() error,
 	act func(ctx context.Context, db *pgxpool.Pool, chainID int64, sender common.Address) error) *cobra.Command {

@@ -71,7 +71,8 @@ func (o *statusOptions) once(ctx context.Context, w io.Writer, read fleetReader)
 	return nil
 }
 
-// follow shows the fleet again and again until ctx ends. While the database cannot be read, it says so and goes on.
+// follow shows the fleet repeatedly until ctx ends. While the database cannot be read, it shows the
+// error and continues.
 func (o *statusOptions) follow(ctx context.Context, w io.Writer, read fleetReader) error {
 	for {
 		f, err := read(ctx)
@@ -102,7 +103,7 @@ func (o *statusOptions) follow(ctx context.Context, w io.Writer, read fleetReade
 	}
 }
 
-// sleep waits for d; false when ctx ended meanwhile.
+// sleep waits for d; false if ctx ended meanwhile.
 func sleep(ctx context.Context, d time.Duration) bool {
 	select {
 	case <-ctx.Done():
@@ -153,7 +154,7 @@ func show(w io.Writer, f *fleet.Fleet, asJSON bool) error {
 	return nil
 }
 
-// showSenders shows the senders of commands; nothing where there never was one.
+// showSenders shows the senders of commands, if there are any.
 func showSenders(w io.Writer, f *fleet.Fleet) {
 	if len(f.Senders) == 0 {
 		return
