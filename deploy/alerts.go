@@ -17,12 +17,12 @@ import (
 //go:embed prometheus/alerts.yaml.tmpl
 var alertTemplate string
 
-// freshSeries is what $fresh stands for, as the template says.
+// freshSeries is the value of $fresh, as explained in the template.
 var freshSeries = regexp.MustCompile(`(?m)^# \$fresh = (.+)$`).FindStringSubmatch(alertTemplate)[1]
 
 var groupName = regexp.MustCompile(`(?m)^  - name: (escrow-relayer-[a-z]+)$`)
 
-// Fleet is one that must be there: of a chain, or of one factory of it.
+// Fleet is one that must exist: of a chain, or of one factory of it.
 type Fleet struct {
 	Chain   int64
 	Factory string // in lower case, as in the label of the metrics; empty: any factory of the chain
@@ -47,7 +47,7 @@ func ParseFleet(text string) (f Fleet, err error) {
 	return f, nil
 }
 
-// String is part of the names of what is written for a fleet.
+// String is part of the names of a fleet's files and rules.
 func (f Fleet) String() string {
 	if f.Factory == "" {
 		return strconv.FormatInt(f.Chain, 10)
@@ -56,8 +56,8 @@ func (f Fleet) String() string {
 	return fmt.Sprintf("%d-%s", f.Chain, f.Factory)
 }
 
-// Alerts is the rule file of Prometheus for some fleets. It has every rule once for each, so that a
-// fleet that is gone is noticed although another one runs.
+// Alerts is Prometheus' rule file for some fleets. It repeats every rule for each, so that a
+// missing fleet is noticed while another one runs.
 func Alerts(fleets ...Fleet) ([]byte, error) {
 	groups, err := alertGroups(fleets)
 	if err != nil {
@@ -67,7 +67,8 @@ func Alerts(fleets ...Fleet) ([]byte, error) {
 	return []byte("# Written by `escrow-relayer plan alerts` from alerts.yaml.tmpl, which explains the rules.\ngroups:\n" + groups), nil
 }
 
-// PrometheusRule is the same for the Prometheus operator, which wants the groups inside an object of its own.
+// PrometheusRule is the same for the Prometheus operator, which expects the groups inside its own
+// kind of object.
 func PrometheusRule(fleets ...Fleet) ([]byte, error) {
 	groups, err := alertGroups(fleets)
 	if err != nil {
@@ -127,7 +128,8 @@ func alertGroups(fleets []Fleet) (string, error) {
 	return b.String(), nil
 }
 
-// fill puts a fleet into the selectors of the rules, as terraform/alerts.tf does, and into their labels.
+// fill puts a fleet into the selectors of the rules, as terraform/alerts.tf does, and into their
+// labels.
 func (f Fleet) fill(rules string) string {
 	const selector, label = `chain_id="$chain"`, `chain_id: "$chain"`
 	rules = strings.ReplaceAll(rules, "$fresh", freshSeries)

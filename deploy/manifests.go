@@ -31,7 +31,7 @@ const (
 	DefaultPrefix         = "escrow-relayer"
 	DefaultStrategy       = "modulo"
 	DefaultCPU            = "1"
-	DefaultMemory         = "512Mi" // the least that the second-generation environment takes
+	DefaultMemory         = "512Mi" // the minimum of the second-generation environment
 	DefaultCollectorImage = "us-docker.pkg.dev/cloud-ops-agents-artifacts/cloud-run-gmp-sidecar/cloud-run-gmp-sidecar:1.2.0"
 )
 
@@ -39,10 +39,10 @@ const (
 // instance without traffic for 15 minutes.
 const lockWait = "20m"
 
-// ManifestInput says what fleet to deploy. Fields without a default are required.
+// ManifestInput describes the fleet to deploy. Fields without a default are required.
 type ManifestInput struct {
 	Prefix         string // of the names of the services and instances: PREFIX-0, …; default escrow-relayer
-	Project        string // of the topics; secrets are looked for in the services' own project
+	Project        string // of the topics; secrets belong to the services' project
 	Region         string
 	Image          string
 	ServiceAccount string // e-mail
@@ -57,31 +57,31 @@ type ManifestInput struct {
 	RetractionsTopic string // optional
 	CloudSQLInstance string // project:region:instance; optional: without it DATABASE_URL is used as it is
 
-	// Env are further variables of the relayer, the same for every instance. Those that carry secrets
-	// are refused here.
+	// Env are further variables of the relayer, the same for every instance. Those that carry
+	// secrets are refused here.
 	Env map[string]string
-	// Secrets are variables whose values Secret Manager holds: variable to secret:version, or secret,
-	// which is version 1. Default: DATABASE_URL and RPC_URLS from PREFIX-database-url and
-	// PREFIX-rpc-urls. There is no `latest`: it does not skip a disabled version, and so a version
-	// that is disabled as a way back takes down every instance that starts anew.
+	// Secrets are variables whose values are in Secret Manager: variable to secret:version, or
+	// secret, which is version 1. Default: DATABASE_URL and RPC_URLS from PREFIX-database-url and
+	// PREFIX-rpc-urls. `latest` is refused: it follows a new version even if that one is disabled,
+	// so disabling a bad version would take down every instance that restarts.
 	Secrets map[string]string
 
 	CPU, Memory string // limits of the relayer; default 1 and 512Mi
 
-	Commands *CommandsInput // for the first services, which act on commands; nil: none does
+	Commands *CommandsInput // for the first services, which act on commands; nil: read-only fleet
 }
 
-// CommandsInput says which services act on commands. They have the keys and run as an account of their
-// own, so that the other services cannot sign.
+// CommandsInput describes the services that act on commands. They have the keys and run as a
+// separate account, so that the other services cannot sign.
 type CommandsInput struct {
-	Services       int    // the first so many; two or more, so that another one goes on when one dies
+	Services       int    // number of these services; two or more, so that one takes over when another dies
 	ServiceAccount string // e-mail
 	Subscription   string // of commands
 	RepliesTopic   string
 	KeeperSender   string // optional: an address in the senders file
 
-	// secret:version, or secret, which is version 1. Default: PREFIX-senders and PREFIX-policy. The login
-	// of their own is in PREFIX-keys-database-url.
+	// secret:version, or secret, which is version 1. Default: PREFIX-senders and PREFIX-policy.
+	// Their separate login is in PREFIX-keys-database-url.
 	SendersSecret, PolicySecret string
 }
 
@@ -96,7 +96,7 @@ type variable struct{ Name, Value string }
 
 type secretVariable struct{ Name, Secret, Version string }
 
-// serviceData is what service.yaml.tmpl sees.
+// serviceData is the input of service.yaml.tmpl.
 type serviceData struct {
 	ManifestInput
 	Name      string
@@ -108,19 +108,19 @@ type serviceData struct {
 	Files          []secretFile
 }
 
-// secretFile is a secret as a file: Name.json in a folder of its own, as Cloud Run mounts it.
+// secretFile is a secret as a file: Name.json in a separate folder, as Cloud Run mounts it.
 type secretFile struct{ Name, Folder, Secret, Version string }
 
 // filesFolder is where secrets are mounted.
 const filesFolder = "/etc/escrow-relayer"
 
-// pinned takes secret:version apart; without a version it is the first.
+// pinned splits secret:version; the default version is the first.
 func pinned(ref string) (secret, version string) {
 	m := secretRef.FindStringSubmatch(ref)
 	return m[1], cmp.Or(m[2], "1")
 }
 
-// Manifests makes one service per partition. The error names everything that is wrong.
+// Manifests creates one service per partition. The error names every mistake.
 func Manifests(in ManifestInput) ([]Manifest, error) {
 	in = in.withDefaults()
 	if err := in.check(); err != nil {
@@ -200,8 +200,8 @@ func (in ManifestInput) withDefaults() ManifestInput {
 	return in
 }
 
-// env are the plain variables of one instance: its place in the fleet, what all share, and what was
-// added.
+// env are the plain variables of one instance: its place in the fleet, the common ones, and the
+// added ones.
 func (in ManifestInput) env(name string, partition int) []variable {
 	vars := []variable{
 		{"INSTANCE_ID", name}, {"PARTITION_NUMBER", strconv.Itoa(partition)},
@@ -242,8 +242,8 @@ var (
 	connection    = regexp.MustCompile(`^([a-z0-9.-]+:)?[a-z0-9-]+:[a-z0-9-]+:[a-z0-9-]+$`)
 	environment   = regexp.MustCompile(`^[A-Z][A-Z0-9_]*$`)
 
-	// secretVariables may carry a credential in a URL: never a plain variable, which anybody with
-	// run.services.get can read.
+	// secretVariables may carry a credential in a URL: never a plain variable, which every identity
+	// with run.services.get can read.
 	secretVariables = []string{"RPC_URL", "RPC_URLS", "DATABASE_URL", "SESSION_DATABASE_URL"}
 	// ownVariables are set from other fields, and PORT by Cloud Run.
 	ownVariables = []string{"INSTANCE_ID", "PARTITION_NUMBER", "TOTAL_PARTITIONS", "PARTITION_STRATEGY", "CHAIN_ID",
