@@ -77,6 +77,7 @@ type limits struct {
 	linger      time.Duration // before a deletion below deleteFull: fewer transactions, a wider crash window
 	deleteFull  int           // rows from which a deletion begins at once
 	deleteMost  int           // rows of one deletion
+	drain       time.Duration // at the end, the wait for acknowledgements
 	rereadEvery time.Duration // a periodic reading from the start: the safety net under every hint
 }
 
@@ -84,13 +85,14 @@ var defaultLimits = limits{
 	windowRows: 16_384, windowBytes: 32 << 20, laneRows: 1_000, pageRows: 2_048, requests: 512, batchRows: 1_000,
 	batchBytes: 1 << 20, maxBlocked: 2_000,
 	firstDelay: 100 * time.Millisecond, lastDelay: 30 * time.Second, linger: 5 * time.Millisecond, deleteFull: 1_000,
-	deleteMost: 4_096, rereadEvery: 30 * time.Second,
+	deleteMost: 4_096, drain: drainTimeout, rereadEvery: 30 * time.Second,
 }
 
-// answersPage is how many answers are read at once: each has some kilobytes at most.
-const answersPage = 512
-
 const (
+	// answersPage is how many answers are read at once: each has some kilobytes at most.
+	answersPage = 512
+	// answersDrain is drainTimeout for answers, after which that of the events begins.
+	answersDrain = time.Second
 	// drainTimeout bounds the wait for acknowledgements at the end: Cloud Run leaves 10 s after SIGTERM for everything.
 	drainTimeout = 4 * time.Second
 	// deleteAtEnd bounds the deletions after that wait.

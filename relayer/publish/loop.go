@@ -246,7 +246,7 @@ func (l *loop) showStatus() {
 // every goroutine. cancel ends requests.
 func (l *loop) drain(ctx context.Context, cancel context.CancelFunc) {
 	ctx = context.WithoutCancel(ctx)
-	timer := time.NewTimer(drainTimeout)
+	timer := time.NewTimer(l.limits.drain)
 	defer timer.Stop()
 	abandoned := 0
 	for l.lanes.underWay() > 0 {

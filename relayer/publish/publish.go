@@ -46,7 +46,8 @@ func NewAnswers(cfg Config) (*Publisher, error) {
 	cfg.Owner = "whichever has the lock" // answers are of no slot
 	p, err := New(cfg)
 	if err == nil {
-		p.store, p.limits.pageRows = &outbox.Answers{DB: cfg.DB, ChainID: cfg.ChainID}, answersPage
+		p.store = &outbox.Answers{DB: cfg.DB, ChainID: cfg.ChainID}
+		p.limits.pageRows, p.limits.drain = answersPage, answersDrain
 	}
 
 	return p, err
