@@ -22,7 +22,7 @@ func NewSource(cfg *config.Config, log *slog.Logger, reg prometheus.Registerer) 
 	return chain.New(chain.Config{
 		URLs: cfg.RPCURLs, ChainID: uint64(cfg.ChainID), Finality: cfg.Finality, Confirmations: cfg.Confirmations,
 		Agreement: cfg.Agreement, Proof: cfg.Proof, PollInterval: cfg.PollInterval, Timeout: cfg.RPCTimeout,
-		MaxRPS: cfg.RPCMaxRPS, MaxRange: cfg.RPCMaxRange, MaxAddresses: cfg.RPCMaxAddress,
+		MaxRPS: cfg.RPCMaxRPS, MaxRange: cfg.RPCMaxRange, MaxAddresses: cfg.RPCMaxAddress, Sharing: cfg.Chains,
 		Logger: log, Registerer: reg,
 	})
 }

@@ -4,11 +4,8 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"fmt"
 	"io"
 	"net/http"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -25,11 +22,8 @@ const other = 4242
 
 // twins are two chains that the same processes follow. The accounts, and so all addresses, are the same on both.
 type twins struct {
-	t      *testing.T
-	one    *world
-	two    *world
-	nodes  map[*world]string // endpoints that the relayers use
-	folder string
+	t        *testing.T
+	one, two *world
 }
 
 func newTwins(t *testing.T) *twins {
@@ -39,29 +33,12 @@ func newTwins(t *testing.T) *twins {
 	two := worldOf(t, beside)
 	require.Equal(t, one.Contracts.Factory, two.Contracts.Factory)
 
-	return &twins{t: t, one: one, two: two, folder: t.TempDir(),
-		nodes: map[*world]string{one: one.Chain.HTTP(), two: two.Chain.HTTP()}}
+	return &twins{t: t, one: one, two: two}
 }
 
 // run starts a process that follows both chains.
 func (w *twins) run(id string, number, total int) *lab.Process {
-	var file strings.Builder
-	fmt.Fprintln(&file, "chains:")
-	for _, chain := range []*world{w.one, w.two} {
-		of := ""
-		if chain == w.two {
-			of = fmt.Sprintf("-%d", other)
-		}
-
-		fmt.Fprintf(&file, "  - chain_id: %s\n    rpc_urls: [%s]\n    factory_address: %q\n    start_block: %d\n"+
-			"    pubsub_topic_id: %s\n    retractions_topic_id: %s\n", chain.Chain.ChainID(), w.nodes[chain],
-			chain.Contracts.Factory.Hex(), chain.Contracts.Block, lab.Topic+of, lab.Retractions+of)
-	}
-
-	path := filepath.Join(w.folder, id+".yaml")
-	require.NoError(w.t, os.WriteFile(path, []byte(file.String()), 0o600))
-	p, err := w.one.Run(id, number, total, map[string]string{"CONFIG_FILE": path, "CHAIN_ID": "", "RPC_URLS": "",
-		"FACTORY_ADDRESS": "", "START_BLOCK": ""})
+	p, err := w.one.RunChains(id, number, total, nil, w.two.Lab)
 	require.NoError(w.t, err)
 	for _, chain := range []*world{w.one, w.two} {
 		chain.fleet[id] = p
@@ -147,7 +124,7 @@ func TestANodeOfOneChainSwallowsBytes(t *testing.T) {
 	proxy, url, err := faults.ProxyURL(w.two.Chain.HTTP())
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, proxy.Close()) })
-	w.nodes[w.two] = url
+	w.two.RPC = []string{url}
 	w.one.Env["RPC_TIMEOUT"] = "1s"
 	p := w.run("r0", 0, 1)
 	w.one.ready("r0")
@@ -178,7 +155,7 @@ func TestAWrongSettingOfOneChainIsFoundLater(t *testing.T) {
 	proxy, url, err := faults.ProxyURL(w.one.Chain.HTTP()) // which is another chain
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, proxy.Close()) })
-	w.nodes[w.two] = url
+	w.two.RPC = []string{url}
 	p := w.run("r0", 0, 1)
 	w.untilStatus(p, readyOf(w.one), http.StatusOK)
 	require.Eventually(t, func() bool {

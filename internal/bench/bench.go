@@ -114,6 +114,7 @@ var All = []Benchmark{
 	{"backfill", Backfill},
 	{"live", Live},
 	{"start", Start},
+	{"chains", Chains},
 	{"large", Large},
 	{"flat", Flat},
 	{"noise", Noise},

@@ -17,7 +17,7 @@ import (
 // ago: first the active ones that are not there yet, then idle ones, which are not on the chain.
 func register(ctx context.Context, db *pgxpool.Pool, l *lab.Lab, active []common.Address, n int) error {
 	there := map[common.Address]bool{}
-	rows, _ := db.Query(ctx, `select address from escrows`)
+	rows, _ := db.Query(ctx, `select address from escrows where chain_id = $1`, l.Chain.ChainID().Int64())
 	var known common.Address
 	if _, err := pgx.ForEachRow(rows, []any{&known},
 		func() error { there[known] = true; return nil }); err != nil {

@@ -3,6 +3,11 @@ package lab
 import (
 	"context"
 	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
 	"sync"
 
 	"github.com/fusion-prime/escrow-relayer/internal/testchain"
@@ -26,7 +31,8 @@ func (l *Lab) Beside(ctx context.Context, o testchain.Options) (other *Lab, err 
 		return other, err
 	}
 
-	of := "-" + other.Chain.ChainID().String()
+	other.of = l
+	of := other.suffix()
 	if other.Received, err = other.record(ctx, Topic+of); err != nil {
 		return other, err
 	}
@@ -40,4 +46,50 @@ func (l *Lab) Beside(ctx context.Context, o testchain.Options) (other *Lab, err 
 	l.later(other.Close)
 
 	return other, nil
+}
+
+// suffix tells the topics of a chain beside another one from that one's.
+func (l *Lab) suffix() string {
+	if l.of == nil {
+		return ""
+	}
+
+	return "-" + l.Chain.ChainID().String()
+}
+
+// RunChains starts a relayer process that follows the chain of l and others, which are beside it, and
+// does not wait for it to be ready. The variables of env hold for all of them.
+func (l *Lab) RunChains(id string, number, total int, env map[string]string, others ...*Lab) (*Process, error) {
+	var file strings.Builder
+	fmt.Fprintln(&file, "chains:")
+	for _, c := range append([]*Lab{l}, others...) {
+		rpc := c.RPC
+		if len(rpc) == 0 {
+			rpc = []string{c.Chain.HTTP()}
+		}
+
+		factory := c.Contracts.Factory.Hex()
+		if f := env["FACTORY_ADDRESS"]; f != "" {
+			factory = f
+		}
+
+		fmt.Fprintf(&file, "  - {chain_id: %s, rpc_urls: [%s], factory_address: %q, start_block: %d, "+
+			"pubsub_topic_id: %s, retractions_topic_id: %s}\n", c.Chain.ChainID(), strings.Join(rpc, ", "), factory,
+			c.Contracts.Block, Topic+c.suffix(), Retractions+c.suffix())
+	}
+
+	path := filepath.Join(l.Dir, id+".yaml")
+	if err := os.WriteFile(path, []byte(file.String()), 0o600); err != nil {
+		return nil, fmt.Errorf("write the configuration file: %w", err)
+	}
+
+	all := maps.Clone(env)
+	if all == nil {
+		all = map[string]string{}
+	}
+
+	maps.Copy(all, map[string]string{"CONFIG_FILE": path, "CHAIN_ID": "", "RPC_URLS": "", "FACTORY_ADDRESS": "",
+		"START_BLOCK": ""})
+
+	return l.Run(id, number, total, all)
 }

@@ -60,6 +60,7 @@ type Lab struct {
 	Dir       string               // logs of the relayers
 	mu        *sync.Mutex          // a pointer: tests copy a lab and change what it points to
 	closers   []func() error       // under mu
+	of        *Lab                 // beside which this one is; nil: none
 }
 
 // Start sets up a lab. ctx bounds the start only.

@@ -89,9 +89,11 @@ type Config struct {
 	MaxRange uint64
 	// MaxAddresses in one request. Zero: 1,000, geth's default limit.
 	MaxAddresses int
-	// MaxBytes bounds the answer to one request for the logs of a range. Zero: a sixteenth of Go's
-	// memory limit, 8 to 32 MB; 16 MB without one.
+	// MaxBytes bounds the answer to one request for the logs of a range. Zero: a sixteenth of this
+	// source's share of Go's memory limit, 8 to 32 MB; 16 MB without a limit.
 	MaxBytes int64
+	// Sharing is how many sources share the memory of the process. Zero: one.
+	Sharing int
 	// Dial opens connections. Nil: the network.
 	Dial rpc.Dial
 	// Logger. Nil: none.
@@ -118,7 +120,7 @@ func (c *Config) complete() error {
 	c.MaxRange = cmp.Or(c.MaxRange, 10_000)
 	c.MaxAddresses = cmp.Or(c.MaxAddresses, 1000)
 	if c.MaxBytes == 0 {
-		c.MaxBytes = answerLimit(debug.SetMemoryLimit(-1))
+		c.MaxBytes = answerLimit(debug.SetMemoryLimit(-1), max(c.Sharing, 1))
 	}
 
 	if c.Logger == nil {
@@ -179,11 +181,11 @@ func (c *Config) tagsDecide() bool { return c.Finality == Safe || c.Finality == 
 
 // answerLimit is how large one answer may be where so much memory may be used, in bytes: four are
 // in flight, and each is held once as it came and once decoded.
-func answerLimit(memory int64) int64 {
+func answerLimit(memory int64, sharing int) int64 {
 	const least, usual, most = 8 << 20, 16 << 20, 32 << 20
 	if memory > 1<<40 { // no limit is set
 		return usual
 	}
 
-	return min(max(memory/16, least), most)
+	return min(max(memory/16/int64(sharing), least), most)
 }

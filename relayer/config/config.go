@@ -106,6 +106,7 @@ type Config struct {
 	Other     map[string]bool     `env:"-"` // events for OtherTopic
 	Keeper    *Keeper             `env:"-"` // nil: off
 
+	Chains   int       `env:"-"` // of the configuration, which one process follows
 	Warnings []Problem `env:"-"` // settings that load but may be mistakes
 
 	otelSecrets []string  // in the variables of OpenTelemetry

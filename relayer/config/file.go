@@ -21,6 +21,8 @@ func Chains(environ map[string]string, load func(map[string]string) (*Config, er
 			return nil, err
 		}
 
+		c.Chains = 1
+
 		return []*Config{c}, nil
 	}
 
@@ -31,6 +33,10 @@ func Chains(environ map[string]string, load func(map[string]string) (*Config, er
 	all := f.load(load)
 	if len(f.problems) > 0 {
 		return nil, f.problems
+	}
+
+	for _, c := range all {
+		c.Chains = len(all)
 	}
 
 	return all, nil

@@ -89,34 +89,34 @@ func NewFront(cfg FrontConfig) (f *Front, err error) {
 
 // Mount serves a chain by a server, in place of the one before it.
 func (f *Front) Mount(s *Server) {
-	if p := f.find(s.cfg.ChainID); p != nil {
-		p.set(s, nil)
+	if m := f.find(s.cfg.ChainID); m != nil {
+		m.set(s, nil)
 	}
 }
 
 // Ended records why a chain's relayer has ended. Its chain is not ready until Mount.
 func (f *Front) Ended(chain int64, err error) {
-	if p := f.find(chain); p != nil {
-		s, _ := p.get()
-		p.set(s, err)
+	if m := f.find(chain); m != nil {
+		s, _ := m.get()
+		m.set(s, err)
 	}
 }
 
-func (p *mount) set(s *Server, ended error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.server, p.ended = s, ended
+func (m *mount) set(s *Server, ended error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.server, m.ended = s, ended
 }
 
-func (p *mount) get() (*Server, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.server, p.ended
+func (m *mount) get() (*Server, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.server, m.ended
 }
 
 // find finds a chain, or nil.
 func (f *Front) find(chain int64) *mount {
-	i := slices.IndexFunc(f.mounts, func(p *mount) bool { return p.id == chain })
+	i := slices.IndexFunc(f.mounts, func(m *mount) bool { return m.id == chain })
 	if i < 0 {
 		return nil
 	}
@@ -175,17 +175,17 @@ func (f *Front) Handler() http.Handler {
 }
 
 // pages serves the routes of a chain's server.
-func (f *Front) pages(p *mount) http.Handler {
+func (f *Front) pages(m *mount) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if p == nil {
+		if m == nil {
 			writeProblem(w, problem{Status: http.StatusNotFound,
 				Detail: "nothing is served at this path; / shows the chains, and /openapi.yaml lists what each has below /chains/"})
 			return
 		}
 
-		s, _ := p.get()
+		s, _ := m.get()
 		if s == nil {
-			writeProblem(w, problem{Status: http.StatusServiceUnavailable, Detail: f.condition(p).Checks["process"].Reason})
+			writeProblem(w, problem{Status: http.StatusServiceUnavailable, Detail: f.condition(m).Checks["process"].Reason})
 			return
 		}
 
@@ -194,8 +194,8 @@ func (f *Front) pages(p *mount) http.Handler {
 }
 
 // condition is the readiness of a chain.
-func (f *Front) condition(p *mount) readiness {
-	s, ended := p.get()
+func (f *Front) condition(m *mount) readiness {
+	s, ended := m.get()
 	switch {
 	case ended != nil:
 		return readiness{Checks: map[string]check{"process": {Reason: f.cfg.Mask(ended.Error())}}}
@@ -219,35 +219,52 @@ func (f *Front) serveReady(w http.ResponseWriter, _ *http.Request) {
 	}
 
 	all := allReady{Ready: true, Chains: map[int64]readiness{}}
-	for _, p := range f.mounts {
-		c := f.condition(p)
-		all.Chains[p.id], all.Ready = c, all.Ready && c.Ready
+	for _, m := range f.mounts {
+		c := f.condition(m)
+		all.Chains[m.id], all.Ready = c, all.Ready && c.Ready
 	}
 
 	writeJSON(w, readyStatus(all.Ready), all)
 }
 
 func (f *Front) serveReadyOf(w http.ResponseWriter, r *http.Request) {
-	p := f.named(r)
-	if p == nil {
+	m := f.named(r)
+	if m == nil {
 		writeProblem(w, problem{Status: http.StatusNotFound, Detail: "this process does not follow such a chain"})
 		return
 	}
 
-	writeReadiness(w, f.condition(p))
+	writeReadiness(w, f.condition(m))
 }
 
 // serveStatus answers /status of several chains: that of each, by its id.
 func (f *Front) serveStatus(w http.ResponseWriter, r *http.Request) {
 	all := map[int64]any{}
-	for _, p := range f.mounts {
-		all[p.id] = f.condition(p)
-		if s, ended := p.get(); s != nil && ended == nil {
-			all[p.id] = s.status(r.Context())
+	answers := ofEach(f, func(m *mount) any {
+		if s, ended := m.get(); s != nil && ended == nil {
+			return s.status(r.Context())
 		}
+
+		return f.condition(m)
+	})
+	for i, m := range f.mounts {
+		all[m.id] = answers[i]
 	}
 
 	writeJSON(w, http.StatusOK, map[string]any{"chains": all})
+}
+
+// ofEach asks all chains at once, so that the database of one that does not answer is waited for once.
+func ofEach[T any](f *Front, ask func(*mount) T) []T {
+	answers := make([]T, len(f.mounts))
+	var wg sync.WaitGroup
+	for i, m := range f.mounts {
+		wg.Go(func() { answers[i] = ask(m) })
+	}
+
+	wg.Wait()
+
+	return answers
 }
 
 // gather returns the metrics of the process and of all chains.
@@ -278,8 +295,8 @@ func (f *Front) Run(ctx context.Context) error {
 	g.Go(func() error { return f.gate.Serve(ctx, "HTTP", ln, f.Handler(), f.cfg.Log) })
 	g.Go(func() error {
 		<-ctx.Done()
-		for _, p := range f.mounts {
-			if s, _ := p.get(); s != nil {
+		for _, m := range f.mounts {
+			if s, _ := m.get(); s != nil {
 				s.endStreams()
 			}
 		}

@@ -45,9 +45,9 @@ func newOverview() (*template.Template, error) {
 
 // serveOverview answers / of a process that follows several chains.
 func (f *Front) serveOverview(w http.ResponseWriter, r *http.Request) {
-	v := overview{Title: "Escrow relayer", Read: clock(f.cfg.Now()), CSS: template.CSS(pageCSS)}
-	for _, m := range f.mounts {
-		v.Rows = append(v.Rows, f.row(r.Context(), m))
+	v := overview{
+		Title: "Escrow relayer", Read: clock(f.cfg.Now()), CSS: template.CSS(pageCSS),
+		Rows: ofEach(f, func(m *mount) chainRow { return f.row(r.Context(), m) }),
 	}
 
 	var b bytes.Buffer

@@ -1,0 +1,133 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/fusion-prime/escrow-relayer/internal/lab"
+	"github.com/fusion-prime/escrow-relayer/internal/testchain"
+	"github.com/fusion-prime/escrow-relayer/internal/testchain/contracts"
+	"github.com/fusion-prime/escrow-relayer/internal/testpg"
+	"github.com/fusion-prime/escrow-relayer/migrations"
+)
+
+// Chains is what one chain and ten chains cost in one process, with 100,000 escrows of each: the time
+// until all are watched, the resident memory and the connections at rest, and the latency of one chain
+// with a block of 20 events per second, while the others have a block per second without events.
+func Chains(ctx context.Context, o *Options) (figures []Figure, err error) {
+	most := 10
+	if o.Scale < 0.01 {
+		most = 2
+	}
+
+	for _, n := range []int{1, most} {
+		more, err := chains(ctx, o, n)
+		if err != nil {
+			return nil, fmt.Errorf("%d chains: %w", n, err)
+		}
+
+		figures = append(figures, more...)
+	}
+
+	return figures, nil
+}
+
+// atRest is how long a process is left alone before its memory is read: its garbage of the start is
+// collected by then.
+const atRest = 20 * time.Second
+
+func chains(ctx context.Context, o *Options, n int) (figures []Figure, err error) {
+	l, err := lab.Start(ctx, lab.Options{Bin: o.Bin, Postgres: testpg.Options{Durable: true}})
+	if err != nil {
+		return nil, err
+	}
+
+	defer func() { err = errors.Join(err, l.Close()) }()
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute+time.Duration(o.Blocks)*2*time.Second)
+	defer cancel()
+	if _, err := migrations.Up(ctx, l.DB.Config().ConnConfig); err != nil {
+		return nil, err
+	}
+
+	var others []*lab.Lab
+	for i := range n - 1 {
+		beside, err := l.Beside(ctx, testchain.Options{ChainID: uint64(2000 + i)})
+		if err != nil {
+			return nil, err
+		}
+
+		others = append(others, beside)
+	}
+
+	escrows := o.scaled(100_000)
+	for _, c := range append([]*lab.Lab{l}, others...) {
+		if err := register(ctx, l.DB, c, nil, escrows); err != nil {
+			return nil, err
+		}
+	}
+
+	load, err := testchain.OpenLoad(ctx, l.Chain, l.Contracts)
+	if err != nil {
+		return nil, err
+	}
+	defer load.Close()
+	clones, err := load.Clone(ctx, perBlock)
+	if err != nil {
+		return nil, err
+	}
+
+	tap := l.PubSub.Tap()
+	defer func() { err = errors.Join(err, tap.Stop()) }()
+	start := time.Now()
+	p, err := l.RunChains("chains", 0, 1, map[string]string{
+		"FACTORY_ADDRESS": l.Contracts.Load.Hex(), "ESCROW_ABI": contracts.NoiseMetaData.ABI, "FINALITY": "latest",
+		"VERIFY_INTERVAL": "30s", "HEARTBEAT_INTERVAL": "30s", "LOG_LEVEL": "warn",
+	}, others...)
+	if err != nil {
+		return nil, err
+	}
+
+	err = poll(ctx, 10*time.Millisecond, "all escrows to be watched", func() bool {
+		m, err := p.Metrics(ctx)
+		return err == nil && m.Sum("relayer_escrows_monitored") >= float64(n*escrows)
+	})
+	if err != nil {
+		return nil, err
+	}
+
+	ready := time.Since(start).Seconds()
+	if err := tap.Wait(ctx, perBlock); err != nil {
+		return nil, err
+	}
+
+	for _, c := range others {
+		c.Chain.(*testchain.Sim).SetInterval(time.Second)
+	}
+
+	select {
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-time.After(atRest):
+	}
+
+	s, err := takeSample(ctx, l, p)
+	if err != nil {
+		return nil, err
+	}
+
+	latencies, _, err := measureLive(ctx, o, l, p, tap, load, clones, 0)
+	if err != nil {
+		return nil, err
+	}
+
+	name := fmt.Sprintf("chains.%d", n)
+
+	return []Figure{
+		o.once(name+".ready", "s", 2, ready), o.once(name+".rss", "MiB", 200, s.values["rss MiB"]),
+		o.once(name+".connections", "", 0, s.values["connections "]),
+		unlessFew(o.atMost(name+".live.p50", "ms", 0, Quantile(latencies, 0.5), latencies), o.Blocks, 30),
+		unlessFew(o.atMost(name+".live.p99", "ms", 0, Quantile(latencies, 0.99), latencies), o.Blocks, 100),
+	}, p.Stop(ctx)
+}
