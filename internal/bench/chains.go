@@ -47,25 +47,10 @@ func chains(ctx context.Context, o *Options, n int) (figures []Figure, err error
 	defer func() { err = errors.Join(err, l.Close()) }()
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute+time.Duration(o.Blocks)*2*time.Second)
 	defer cancel()
-	if _, err := migrations.Up(ctx, l.DB.Config().ConnConfig); err != nil {
-		return nil, err
-	}
-
-	var others []*lab.Lab
-	for i := range n - 1 {
-		beside, err := l.Beside(ctx, testchain.Options{ChainID: uint64(2000 + i)})
-		if err != nil {
-			return nil, err
-		}
-
-		others = append(others, beside)
-	}
-
 	escrows := o.scaled(100_000)
-	for _, c := range append([]*lab.Lab{l}, others...) {
-		if err := register(ctx, l.DB, c, nil, escrows); err != nil {
-			return nil, err
-		}
+	others, err := otherChains(ctx, l, n-1, escrows)
+	if err != nil {
+		return nil, err
 	}
 
 	load, err := testchain.OpenLoad(ctx, l.Chain, l.Contracts)
@@ -80,24 +65,11 @@ func chains(ctx context.Context, o *Options, n int) (figures []Figure, err error
 
 	tap := l.PubSub.Tap()
 	defer func() { err = errors.Join(err, tap.Stop()) }()
-	start := time.Now()
-	p, err := l.RunChains("chains", 0, 1, map[string]string{
-		"FACTORY_ADDRESS": l.Contracts.Load.Hex(), "ESCROW_ABI": contracts.NoiseMetaData.ABI, "FINALITY": "latest",
-		"VERIFY_INTERVAL": "30s", "HEARTBEAT_INTERVAL": "30s", "LOG_LEVEL": "warn",
-	}, others...)
+	p, ready, err := runChains(ctx, l, others, n*escrows)
 	if err != nil {
 		return nil, err
 	}
 
-	err = poll(ctx, 10*time.Millisecond, "all escrows to be watched", func() bool {
-		m, err := p.Metrics(ctx)
-		return err == nil && m.Sum("relayer_escrows_monitored") >= float64(n*escrows)
-	})
-	if err != nil {
-		return nil, err
-	}
-
-	ready := time.Since(start).Seconds()
 	if err := tap.Wait(ctx, perBlock); err != nil {
 		return nil, err
 	}
@@ -130,4 +102,51 @@ func chains(ctx context.Context, o *Options, n int) (figures []Figure, err error
 		unlessFew(o.atMost(name+".live.p50", "ms", 0, Quantile(latencies, 0.5), latencies), o.Blocks, 30),
 		unlessFew(o.atMost(name+".live.p99", "ms", 0, Quantile(latencies, 0.99), latencies), o.Blocks, 100),
 	}, p.Stop(ctx)
+}
+
+// otherChains makes more chains beside a lab's, and registers as many escrows on each of them and on the lab's.
+func otherChains(ctx context.Context, l *lab.Lab, n, escrows int) (others []*lab.Lab, err error) {
+	if _, err := migrations.Up(ctx, l.DB.Config().ConnConfig); err != nil {
+		return nil, err
+	}
+
+	for i := range n {
+		beside, err := l.Beside(ctx, testchain.Options{ChainID: uint64(2000 + i)})
+		if err != nil {
+			return nil, err
+		}
+
+		others = append(others, beside)
+	}
+
+	for _, c := range append([]*lab.Lab{l}, others...) {
+		if err := register(ctx, l.DB, c, nil, escrows); err != nil {
+			return nil, err
+		}
+	}
+
+	return others, nil
+}
+
+// runChains starts one process for all chains, and returns it with the seconds until it watches all escrows.
+func runChains(ctx context.Context, l *lab.Lab, others []*lab.Lab, escrows int) (p *lab.Process, ready float64,
+	err error) {
+	start := time.Now()
+	p, err = l.RunChains("chains", 0, 1, map[string]string{
+		"FACTORY_ADDRESS": l.Contracts.Load.Hex(), "ESCROW_ABI": contracts.NoiseMetaData.ABI, "FINALITY": "latest",
+		"VERIFY_INTERVAL": "30s", "HEARTBEAT_INTERVAL": "30s", "LOG_LEVEL": "warn",
+	}, others...)
+	if err != nil {
+		return nil, 0, err
+	}
+
+	err = poll(ctx, 10*time.Millisecond, "all escrows to be watched", func() bool {
+		m, err := p.Metrics(ctx)
+		return err == nil && m.Sum("relayer_escrows_monitored") >= float64(escrows)
+	})
+	if err != nil {
+		return nil, 0, err
+	}
+
+	return p, time.Since(start).Seconds(), nil
 }

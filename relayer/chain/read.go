@@ -45,7 +45,7 @@ func (r *reader) read(ctx context.Context, from, to uint64, f *Filter, avoid *en
 			avoid = nil
 		}
 
-		if last := r.byRange(from, to); from <= last && !r.oneByOne(ctx, from, to, avoid) {
+		if last := r.byRange(to); from <= last && !r.oneByOne(ctx, from, to, avoid) {
 			if !r.ranges(ctx, from, last, f, avoid, yield) {
 				return
 			}
@@ -66,10 +66,10 @@ func (r *reader) oneByOne(ctx context.Context, from, to uint64, avoid *endpoint.
 	return r.proof == ProveWhole || news && r.laws.Headers.Holds()
 }
 
-// byRange is the last block of from..to that may be read by range: a final one. The logs of a range
+// byRange is the last block up to to that may be read by range: a final one. The logs of a range
 // prove nothing of the blocks that a machine behind a URL may lack still, and there are chains that
 // call those final: they are read one by one.
-func (r *reader) byRange(from, to uint64) uint64 {
+func (r *reader) byRange(to uint64) uint64 {
 	v := r.outlook.View()
 	return min(to, v.Final, v.Head-min(v.Head, r.outlook.farBehind()))
 }

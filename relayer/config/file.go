@@ -170,8 +170,7 @@ func (f *file) load(load func(map[string]string) (*Config, error)) (all []*Confi
 	for _, c := range f.chains {
 		told[c.at("RPC_URL")] = told[c.at("RPC_URL")] || told[c.at("RPC_URLS")] // one may be in place of the other
 		cfg, err := load(f.merged(c))
-		var problems Problems
-		if errors.As(err, &problems) {
+		if problems, wrong := errors.AsType[Problems](err); wrong {
 			for _, p := range problems {
 				if p = f.placed(c, p); !told[p.Variable] {
 					f.note(p)

@@ -316,6 +316,6 @@ func FuzzFile(f *testing.F) {
 		}
 
 		all, err := Chains(environOf(written(t, text)), Load)
-		require.True(t, err == nil == (len(all) > 0))
+		require.Equal(t, err == nil, len(all) > 0)
 	})
 }

@@ -3,6 +3,7 @@ package config
 import (
 	"encoding/json"
 	"io"
+	"maps"
 	"strings"
 )
 
@@ -21,10 +22,7 @@ func Schema(w io.Writer) error {
 	chain, common := map[string]any{}, map[string]any{}
 	for _, v := range Variables() {
 		property := map[string]any{"description": v.Help}
-		for k, x := range schemaTypes[v.Type] {
-			property[k] = x
-		}
-
+		maps.Copy(property, schemaTypes[v.Type])
 		if v.Default != "" {
 			property["default"] = v.Default
 		}

@@ -143,7 +143,7 @@ func (l *loop) sendReady(sending context.Context, now time.Time) {
 		topic := l.lanes.topics[f.lane.id.Topic].name
 		l.wait.Go(func() {
 			defer cancel()
-			f.err = l.shared.send(ctx, topic, f)
+			f.err = l.send(ctx, topic, f)
 			l.answered <- f
 		})
 	}

@@ -240,9 +240,9 @@ func (f *Front) serveReadyOf(w http.ResponseWriter, r *http.Request) {
 // serveStatus answers /status of several chains: that of each, by its id.
 func (f *Front) serveStatus(w http.ResponseWriter, r *http.Request) {
 	all := map[int64]any{}
-	answers := ofEach(f, func(m *mount) any {
+	answers := ofEach(r.Context(), f, func(ctx context.Context, m *mount) any {
 		if s, ended := m.get(); s != nil && ended == nil {
-			return s.status(r.Context())
+			return s.status(ctx)
 		}
 
 		return f.condition(m)
@@ -255,11 +255,11 @@ func (f *Front) serveStatus(w http.ResponseWriter, r *http.Request) {
 }
 
 // ofEach asks all chains at once, so that the database of one that does not answer is waited for once.
-func ofEach[T any](f *Front, ask func(*mount) T) []T {
+func ofEach[T any](ctx context.Context, f *Front, ask func(context.Context, *mount) T) []T {
 	answers := make([]T, len(f.mounts))
 	var wg sync.WaitGroup
 	for i, m := range f.mounts {
-		wg.Go(func() { answers[i] = ask(m) })
+		wg.Go(func() { answers[i] = ask(ctx, m) })
 	}
 
 	wg.Wait()

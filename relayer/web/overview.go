@@ -47,7 +47,7 @@ func newOverview() (*template.Template, error) {
 func (f *Front) serveOverview(w http.ResponseWriter, r *http.Request) {
 	v := overview{
 		Title: "Escrow relayer", Read: clock(f.cfg.Now()), CSS: template.CSS(pageCSS),
-		Rows: ofEach(f, func(m *mount) chainRow { return f.row(r.Context(), m) }),
+		Rows: ofEach(r.Context(), f, f.row),
 	}
 
 	var b bytes.Buffer

@@ -30,12 +30,12 @@ func reverted(err error) (*Revert, error) {
 	}
 
 	var data hexutil.Bytes
-	if len(fault.Data) == 0 || json.Unmarshal(fault.Data, &data) != nil {
-		return &Revert{Reason: fault.Message}, nil
+	if json.Unmarshal(fault.Data, &data) == nil {
+		return &Revert{Reason: decodeRevert(data),
+			Unauthorised: slices.Contains(partyErrors, errorNames[hex.EncodeToString(data)])}, nil
 	}
 
-	return &Revert{Reason: decodeRevert(data),
-		Unauthorised: slices.Contains(partyErrors, errorNames[hex.EncodeToString(data)])}, nil
+	return &Revert{Reason: fault.Message}, nil
 }
 
 // The names of custom errors, by selector: those of the known contracts, and what others call the same.
