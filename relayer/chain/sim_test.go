@@ -64,25 +64,29 @@ func await(t *testing.T, s *Source, what func(View) bool) View {
 func collect(t *testing.T, s *Source, from, to uint64, f *Filter) (logs []types.Log, batches []Batch) {
 	t.Helper()
 	next, began := from, time.Now()
-again:
-	for b, err := range s.Read(t.Context(), next, to, f) {
-		// While one of two endpoints is out, and the other's word does not count yet.
-		if errors.Is(err, ErrDisagree) && len(s.nodes) > 1 && time.Since(began) < 20*time.Second {
-			time.Sleep(10 * time.Millisecond)
-			goto again
-		}
+	for again := true; again; {
+		again = false
+		for b, err := range s.Read(t.Context(), next, to, f) {
+			// While one of two endpoints is out, and the other's word does not count yet.
+			if errors.Is(err, ErrDisagree) && len(s.nodes) > 1 && time.Since(began) < 20*time.Second {
+				await(t, s, func(View) bool { return s.outlook.agreement.Believes() || len(s.outlook.claims()) > 1 })
+				again = true
 
-		require.NoError(t, err)
-		require.Equal(t, next, b.From)
-		require.Equal(t, b.To, b.Last.Number)
-		require.Same(t, f, b.Filter)
-		if len(batches) > 0 && b.Parent != (common.Hash{}) {
-			require.Equal(t, batches[len(batches)-1].Last.Hash, b.Parent)
-		}
+				break
+			}
 
-		logs = append(logs, b.Logs...)
-		batches = append(batches, b)
-		next = b.To + 1
+			require.NoError(t, err)
+			require.Equal(t, next, b.From)
+			require.Equal(t, b.To, b.Last.Number)
+			require.Same(t, f, b.Filter)
+			if len(batches) > 0 && b.Parent != (common.Hash{}) {
+				require.Equal(t, batches[len(batches)-1].Last.Hash, b.Parent)
+			}
+
+			logs = append(logs, b.Logs...)
+			batches = append(batches, b)
+			next = b.To + 1
+		}
 	}
 
 	require.Equal(t, to+1, next)

@@ -25,7 +25,8 @@ type store struct {
 	chainID int64
 }
 
-const selectKnown = `select ` + send.AnswerColumns + ` from commands c where c.chain_id = @chain and c.command_id = any(@ids)`
+const selectKnown = `select ` + send.AnswerColumns + `
+	from commands c where c.chain_id = @chain and c.command_id = any(@ids)`
 
 // takeClaims claims in the order of the keys, so that two transactions never wait for each other in
 // a circle; of the commands of one transaction that claim the same, the first wins. What is

@@ -45,9 +45,12 @@ type finished struct {
 
 // AnswerColumns are what pgx.RowToStructByNameLax[command.Answer] reads of a command c of the table commands.
 const AnswerColumns = `
-	c.command_id, 2 * c.reopened + (c.answered_at is not null)::int as revision, c.state, c.code, c.detail, coalesce(c.winner, '') as winner,
-	c.kind, c.sender, c.escrow, c.reference, c.reply_to, coalesce(c.tx_hash, '') as transaction, coalesce(c.block_number, 0) as block,
-	coalesce(c.block_hash, '') as block_hash, coalesce(c.event_id, '') as event_id, coalesce(c.fee_paid::text, '') as fee_paid`
+	c.command_id, 2 * c.reopened + (c.answered_at is not null)::int as revision, c.state, c.code,
+	c.detail, coalesce(c.winner, '') as winner,
+	c.kind, c.sender, c.escrow, c.reference, c.reply_to, coalesce(c.tx_hash, '') as transaction,
+	coalesce(c.block_number, 0) as block,
+	coalesce(c.block_hash, '') as block_hash, coalesce(c.event_id, '') as event_id,
+	coalesce(c.fee_paid::text, '') as fee_paid`
 
 // finishedColumns are what a finished is read from.
 const finishedColumns = AnswerColumns + `,
@@ -73,7 +76,9 @@ func collectFinished(rows pgx.Rows) (answers []command.Answer, fees, value wei, 
 // ledger has not stored, or has taken back.
 const setEnded = `
 	update commands c
-	   set state = e.state, code = e.code, detail = e.detail, winner = nullif(e.winner, ''), tx_hash = nullif(e.tx, ''), block_number = e.block, block_hash = e.block_hash, fee_paid = e.fee,
+	   set state = e.state, code = e.code, detail = e.detail, winner = nullif(e.winner, ''),
+	       tx_hash = nullif(e.tx, ''), block_number = e.block, block_hash = e.block_hash,
+	       fee_paid = e.fee,
 	       event_id = case when e.state <> 'refused' then p.event_id end, answered_at = clock_timestamp(), next_look = 'infinity'
 	  from (select * from unnest(@ids::text[], @states::text[], @codes::text[], @details::text[], @txs::text[], @blocks::bigint[], @block_hashes::text[],
 	                             @fees::numeric[], @events::text[], @names::text[], @winners::text[])

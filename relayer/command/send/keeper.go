@@ -69,7 +69,8 @@ const selectDue = `
 	       select from (select count(*) as n, max(c.answered_at) as last from commands c
 	                     where c.chain_id = r.chain_id and c.escrow = r.escrow and c.requester = 'keeper'
 		and c.answered_at is not null) failed
-	        where failed.n > 0 and failed.last + least(interval '5 minutes' * power(2, least(failed.n, 20) - 1), interval '30 days') > clock_timestamp())
+	        where failed.n > 0 and failed.last + least(interval '5 minutes' * power(2, least(failed.n, 20) - 1),
+	              interval '30 days') > clock_timestamp())
 	 order by r.release_time
 	 limit @limit`
 
