@@ -365,13 +365,13 @@ func TestHeartbeat(t *testing.T) {
 		values ($1, 'a', 0, 1, 'modulo', 'active', 1, now() - interval '1 hour')`, chain)
 	require.NoError(t, err)
 	require.NoError(t, election.Heartbeat(t.Context(), f.pool, chain, "a",
-		election.Vitals{CurrentBlock: 5, HeadBlock: 7, Escrows: 3, Stopping: true}))
-	var status string
+		election.Vitals{CurrentBlock: 5, HeadBlock: 7, Escrows: 3, Trust: "agreed by 2", Stopping: true}))
+	var status, trust string
 	var current, head, escrows int
 	var fresh bool
 	require.NoError(t, f.pool.QueryRow(t.Context(),
-		`select status, current_block, head_block, escrows_monitored, last_heartbeat > now() - interval '1 minute' from relayer_instances`).Scan(&status, &current, &head, &escrows, &fresh))
-	require.Equal(t, "stopping", status)
+		`select status, trust, current_block, head_block, escrows_monitored, last_heartbeat > now() - interval '1 minute' from relayer_instances`).Scan(&status, &trust, &current, &head, &escrows, &fresh))
+	require.Equal(t, []string{"stopping", "agreed by 2"}, []string{status, trust})
 	require.Equal(t, []int{5, 7, 3}, []int{current, head, escrows})
 	require.True(t, fresh)
 }

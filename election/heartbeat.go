@@ -13,6 +13,7 @@ import (
 type Vitals struct {
 	CurrentBlock, HeadBlock int64     // blocks; 0: unknown
 	HeadTime, TargetTime    time.Time // of HeadBlock, and of the newest block that may be processed; zero: unknown
+	Trust                   string    // how it knows what it publishes; empty: unknown yet
 	Escrows                 int
 	Stopping                bool
 }
@@ -31,6 +32,7 @@ func Heartbeat(ctx context.Context, db *pgxpool.Pool, chainID int64, instanceID 
 	_, err := db.Exec(ctx, heartbeat, pgx.StrictNamedArgs{
 		"chain": chainID, "me": instanceID, "current": v.CurrentBlock, "head": v.HeadBlock, "escrows": v.Escrows,
 		"status": status, "head_time": seconds(v.HeadTime), "target_time": seconds(v.TargetTime),
+		"trust": v.Trust,
 	})
 	if err != nil {
 		return fmt.Errorf("write the heartbeat of %s: %w", instanceID, err)
@@ -54,5 +56,6 @@ const heartbeat = `
 	update relayer_instances
 	set last_heartbeat = now(), current_block = nullif(@current::bigint, 0), head_block = nullif(@head::bigint, 0),
 	    head_time = to_timestamp(nullif(@head_time::bigint, 0)), target_time = to_timestamp(nullif(@target_time::bigint, 0)),
+	    trust = nullif(@trust, ''),
 	    escrows_monitored = @escrows, status = case when status = 'dead' then status else @status end
 	where chain_id = @chain and instance_id = @me`

@@ -61,6 +61,7 @@ create table relayer_instances (
     head_block        bigint,     -- newest block that its node has
     head_time         timestamptz, -- of that block, by the chain
     target_time       timestamptz, -- of the newest block that it may process, by the chain
+    trust             text check (trust in ('proved', 'agreed by 2', 'believed')), -- how it knows the newest blocks that it may process; null until it does
     escrows_monitored integer     not null default 0,
     status            text        not null check (status in ('active', 'stopping', 'dead')),
     lock_key          bigint      not null,

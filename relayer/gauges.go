@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
+	"github.com/fusion-prime/escrow-relayer/relayer/chain"
 	"github.com/fusion-prime/escrow-relayer/relayer/config"
 	"github.com/fusion-prime/escrow-relayer/relayer/database"
 	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
@@ -111,6 +112,8 @@ var allGauges = []gauge{
 		"Seconds for which nobody has led, as far as this instance can tell; 0 while somebody leads.", (*scrape).leaderGap),
 	newGauge("relayer_node_up", "1 while the chain, and the blocks of its slots, can be read and the head moves.",
 		func(s *scrape) float64 { return yes(s.instance.Node == nil) }),
+	newGauge("relayer_believed", "1 while which blocks this instance processes is one endpoint's word.",
+		func(s *scrape) float64 { return yes(s.instance.Trust == string(chain.Believed)) }),
 	ofInstance("relayer_head_block", "Newest block of this instance's node.",
 		func(i *fleet.Self) int64 { return i.Head }),
 	ofInstance("relayer_target_block", "Newest block that may be processed.",

@@ -72,7 +72,7 @@ func TestGaugesBeforeAnythingHasAnswered(t *testing.T) {
 	require.InDelta(t, float64(time.Now().Unix()), v["relayer_clock_timestamp_seconds"], 60)
 	for _, name := range []string{"relayer_is_leader", "relayer_joined", "relayer_database_up",
 		"relayer_leader_seen_timestamp_seconds",
-		"relayer_database_seen_timestamp_seconds", "relayer_node_up"} {
+		"relayer_database_seen_timestamp_seconds", "relayer_node_up", "relayer_believed"} {
 		require.Contains(t, v, name)
 		require.Zero(t, v[name], name)
 	}

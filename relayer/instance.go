@@ -100,7 +100,7 @@ func (r *Relayer) instance() fleet.Self {
 		ID: r.cfg.InstanceID, Build: r.build, Started: r.started, Partition: r.cfg.Partition, Leader: c.leading.Load(),
 		Database: cmp.Or(c.database.get(), r.refusal()), Node: r.source.Health(),
 		Head: int64(view.Head), Target: int64(view.Target), Final: int64(view.Final), HeadTime: view.HeadTime,
-		TargetTime: view.TargetTime, BlockTime: r.source.BlockTime(),
+		TargetTime: view.TargetTime, BlockTime: r.source.BlockTime(), Trust: string(r.source.Trust()),
 	}
 	if f := r.metrics.publish.LastFailure(); f != nil {
 		i.PublishError, i.PublishErrorAt = f.Err, f.At

@@ -205,7 +205,7 @@ func (t *tenure) heartbeats(ctx context.Context) error {
 func (t *tenure) vitals(stopping bool) election.Vitals {
 	s, view := t.slots.Status(), t.source.View()
 	return election.Vitals{CurrentBlock: max(s.Next-1, 0), HeadBlock: int64(view.Head),
-		HeadTime: view.HeadTime, TargetTime: view.TargetTime, Escrows: s.Escrows,
+		HeadTime: view.HeadTime, TargetTime: view.TargetTime, Trust: string(t.source.Trust()), Escrows: s.Escrows,
 		Stopping: stopping}
 }
 

@@ -35,7 +35,7 @@ func (d *doctor) chain(ctx context.Context) error {
 		return err
 	}
 
-	list := src.Examine(ctx, d.cfg.Factory, uint64(max(d.cfg.StartBlock, 0)))
+	list := src.Examine(ctx, d.cfg.Factory, d.cfg.ABI.FactoryTopics(), uint64(max(d.cfg.StartBlock, 0)))
 	best := slices.MaxFunc(list, func(a, b chain.Examination) int { return int(int64(a.Head) - int64(b.Head)) })
 	usable, smallest := 0, d.cfg.RPCMaxRange
 	announces := false
@@ -223,6 +223,7 @@ func (d *doctor) logs(x *chain.Examination) {
 	}
 
 	d.history(x)
+	d.proofs(x)
 	if x.Addressed != nil {
 		v := fine
 		if d.cfg.LogFilter != "addresses" {
@@ -244,14 +245,60 @@ func (d *doctor) history(x *chain.Examination) {
 	switch start := max(d.cfg.StartBlock, 0); {
 	case x.Head < uint64(start):
 		d.say(wrong, "history", "its head %d is below START_BLOCK=%d", x.Head, start)
+	case x.OldestErr == nil && x.Logged > 0:
+		d.say(fine, "history", "back to START_BLOCK=%d: it has the logs that block %d has by its bloom filter", start,
+			x.Logged)
 	case x.OldestErr == nil:
-		d.say(fine, "history", "back to START_BLOCK=%d", start)
+		d.say(fine, "history", "headers back to START_BLOCK=%d; none of the blocks after it has logs by which to test those",
+			start)
 	case x.OldestLogs && x.Range == 0:
 		d.say(unknown, "history", "it gives no logs of any block")
 	default:
 		d.say(wrong, "history",
 			"%s go back to block %d only, and START_BLOCK is %d: put an archive node into RPC_URLS; of older ones it says %s",
 			map[bool]string{false: "headers", true: "logs"}[x.OldestLogs], x.Oldest, start, says)
+	}
+}
+
+// proofs reports what its answers prove: what cannot be proved takes two endpoints that say the same.
+func (d *doctor) proofs(x *chain.Examination) {
+	const two = "two endpoints have to say the same of a block"
+	if x.Hashes {
+		d.say(fine, "headers", "they hash as Ethereum's do")
+	} else {
+		d.say(note, "headers", "they do not hash as Ethereum's do, so receipts prove nothing, and %s", two)
+	}
+
+	switch {
+	case !x.Hashes:
+	case x.Receipts == 0 && x.Unproved != nil:
+		d.say(unknown, "receipts", "%s", x.Unproved)
+	case x.Receipts == 0:
+		d.say(unknown, "receipts", "none of the newest blocks has logs by which to test whether they prove them")
+	case x.Unproved != nil:
+		d.say(note, "receipts", "they do not prove the logs of block %d, so %s: %s", x.Receipts, two, x.Unproved)
+	default:
+		d.say(fine, "receipts", "they prove the logs of block %d", x.Receipts)
+	}
+
+	if x.StateErr != nil {
+		d.say(note, "state", "it does not have that of START_BLOCK, so the factory's nonce is not compared with the "+
+			"deployments; it says: %s", x.StateErr)
+		return
+	}
+
+	d.say(fine, "state", "back to START_BLOCK")
+	switch {
+	case x.CountErr != nil:
+		d.say(unknown, "nonce", "%s", x.CountErr)
+	case x.Created == 0:
+		d.say(unknown, "nonce", "the factory has created nothing since START_BLOCK")
+	case x.InBlock == x.Announced:
+		d.say(fine, "nonce", "the factory's counts deployments: it rose by %d in block %d, which announces as many (%d "+
+			"since START_BLOCK)", x.InBlock, x.CreatedAt, x.Created)
+	default:
+		d.say(note, "nonce", "the factory's counts other contracts too, so it is not compared with the deployments: in "+
+			"block %d it rose by %d, and %d are announced", x.CreatedAt, x.InBlock, x.Announced)
 	}
 }
 

@@ -93,6 +93,27 @@ func TestDoctorOfAnEndpoint(t *testing.T) {
 			x.WebSocket, x.Subscribes = true, said("notifications not supported")
 		}, "newHeads", note, "it does not announce blocks, and is polled", "", 0},
 		"no batches": {func(x *chain.Examination) { x.Batch = 1 }, "batch", note, "each request is sent alone", "", 0},
+		"logs that show themselves": {func(x *chain.Examination) { x.Logged = 103 }, "history", fine,
+			"the logs that block 103 has by its bloom filter", "", 0},
+		"no logs by which to test": {func(*chain.Examination) {}, "history", fine,
+			"none of the blocks after it has logs by which to test those", "", 0},
+		"headers of another kind": {func(x *chain.Examination) { x.Hashes = false }, "headers", note,
+			"two endpoints have to say the same of a block", "", 0},
+		"headers that hash":   {func(*chain.Examination) {}, "headers", fine, "they hash as Ethereum's do", "", 0},
+		"receipts that prove": {func(*chain.Examination) {}, "receipts", fine, "they prove the logs of block 1990", "", 0},
+		"receipts of another kind": {func(x *chain.Examination) { x.Unproved = endpoint.ErrUnproved }, "receipts", note,
+			"they do not prove the logs of block 1990", "", 0},
+		"no receipts to test": {func(x *chain.Examination) { x.Receipts = 0 }, "receipts", unknown,
+			"none of the newest blocks has logs", "", 0},
+		"no old state": {func(x *chain.Examination) { x.StateErr = said("missing trie node") }, "state", note,
+			"does not have that of START_BLOCK, so the factory's nonce is not compared", "", 0},
+		"old state": {func(*chain.Examination) {}, "state", fine, "back to START_BLOCK", "", 0},
+		"a nonce that counts": {func(x *chain.Examination) { x.Created, x.CreatedAt, x.InBlock, x.Announced = 7, 1500, 2, 2 },
+			"nonce", fine, "rose by 2 in block 1500, which announces as many (7 since START_BLOCK)", "", 0},
+		"a nonce that counts other contracts": {func(x *chain.Examination) {
+			x.Created, x.CreatedAt, x.InBlock, x.Announced = 7, 1500, 2, 1
+		}, "nonce", note, "counts other contracts too", "", 0},
+		"a factory without deployments": {func(*chain.Examination) {}, "nonce", unknown, "has created nothing", "", 0},
 		"addresses": {func(x *chain.Examination) { x.Addressed = errors.New("name them") }, "filter", wrong,
 			"named contracts only", "", 0},
 	} {
@@ -100,7 +121,7 @@ func TestDoctorOfAnEndpoint(t *testing.T) {
 			d := &doctor{of: "https://rpc.example.com",
 				cfg: &config.Config{ChainID: 1, StartBlock: 100, RPCMaxRange: 1000, LogFilter: "auto"}}
 			x := &chain.Examination{Name: d.of, ChainID: 1, Head: 2000, HeadTime: time.Now(),
-				Code: true, Range: 1000, Oldest: 100, Batch: 50}
+				Code: true, Range: 1000, Oldest: 100, Batch: 50, Provable: endpoint.Provable{Hashes: true, Receipts: 1990}}
 			c.change(x)
 			if d.serves(x) {
 				d.endpoint(x, x.Head)

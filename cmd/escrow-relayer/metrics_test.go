@@ -89,9 +89,13 @@ func TestMetricsAreDocumentedBothWays(t *testing.T) {
 	compare("r0", "at the start")
 
 	// A standby that has never held a slot, and both after a takeover.
-	w.run("r1", 0, 2, nil)
+	w.run("r1", 0, 2, map[string]string{"RPC_URLS": w.Chain.HTTP()})
 	w.ready("r1")
 	compare("r1", "a standby")
+	for id, believed := range map[string]float64{"r0": 0, "r1": 1} { // r1 has one endpoint
+		require.InDelta(t, believed, families(t, w.fleet[id])["relayer_believed"].GetMetric()[0].GetGauge().GetValue(), 0, id)
+	}
+
 	w.blocks(5)
 	w.fleet["r0"].Kill()
 	w.until("r1 serves all", func(f *fleet.Fleet) bool { return slotsOf("r1", 2520)(f) && f.Leader.Valid })

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -134,7 +135,8 @@ func show(w io.Writer, f *fleet.Fleet, asJSON bool) error {
 	fmt.Fprintf(w, "escrows   %d active, %d released, %d refunded, %d waiting to be admitted\n", f.Escrows.Active,
 		f.Escrows.Released, f.Escrows.Refunded, f.Late.Escrows)
 	fmt.Fprintf(w, "outbox    %d messages, the oldest %s old\n\n", f.Outbox.Messages, f.Outbox.OldestAge)
-	t := newTable(w, "instance", "state", "partition", "slots", "adopted", "escrows", "cursor", "heartbeat", "version")
+	t := newTable(w, "instance", "state", "partition", "slots", "adopted", "escrows", "cursor", "trust", "heartbeat",
+		"version")
 	for _, i := range f.Instances {
 		state := string(i.State)
 		if i.Leader {
@@ -142,7 +144,7 @@ func show(w io.Writer, f *fleet.Fleet, asJSON bool) error {
 		}
 
 		t.AppendRow(table.Row{i.ID, state, strconv.Itoa(i.Number) + "/" + strconv.Itoa(i.Total), i.Slots, i.Adopted,
-			i.Escrows, i.Cursor, i.HeartbeatAge.String() + " ago", i.Version})
+			i.Escrows, i.Cursor, cmp.Or(i.Trust, "-"), i.HeartbeatAge.String() + " ago", i.Version})
 	}
 
 	t.Render()

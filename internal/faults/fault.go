@@ -34,6 +34,8 @@ const (
 	Refused   Mode = "refused"   // every request gets an error that says Fault.Words
 	Pruned    Mode = "pruned"    // blocks below Fault.N, and their logs, are gone, and the node says so
 	Forgotten Mode = "forgotten" // the same without a word: null for headers, [] for logs
+	Without   Mode = "without"   // it does not know the method that is called Fault.Words
+	Stateless Mode = "stateless" // the state of blocks below Fault.N is gone, and the node says so
 	// Behind, but decided for each item of a batch: a gateway that splits batches over its backends.
 	Split Mode = "split"
 	// A gateway some of whose backends stand still on a branch that the chain has left: Fault.Branch, from

@@ -123,8 +123,8 @@ func (n *Node) lie(ctx context.Context, list []*Injected, body []byte) ([]byte, 
 	}
 
 	n.mu.Unlock()
-	plain := find(list, Range, Results, Behind, Split, Stayed, Omit, Foreign, Chain, Pruned, Forgotten, Batch,
-		Refused) == nil && find(list, hostile...) == nil
+	plain := find(list, Range, Results, Behind, Split, Stayed, Omit, Foreign, Chain, Pruned, Forgotten, Without, Stateless,
+		Batch, Refused) == nil && find(list, hostile...) == nil
 	if plain && (!sends || onSend == nil && find(list, SendLost, SendForgotten, SendRefused) == nil) {
 		return n.post(ctx, body)
 	}
@@ -254,7 +254,25 @@ func (v *view) one(r request) (response, error) {
 	return a, err
 }
 
-// outOfRange refuses what asks for too many blocks, or for blocks that were thrown away.
+// unable refuses methods that the node does not know, and what asks for state that was thrown away.
+func (v *view) unable(r request) (a response, refused bool) {
+	for _, i := range v.list {
+		switch {
+		case i.Mode == Without && i.Words == r.Method:
+			i.hits.Add(1)
+			return refuse(r, -32601, "the method "+r.Method+" does not exist/is not available"), true
+		case i.Mode == Stateless && (r.Method == "eth_getTransactionCount" || r.Method == "eth_getCode"):
+			if number, ok := unhex(r.Params[1]); ok && number < i.N {
+				i.hits.Add(1)
+				return refuse(r, -32000, "missing trie node"), true
+			}
+		}
+	}
+
+	return response{}, false
+}
+
+// outOfRange refuses what asks for too many blocks, or for blocks that were thrown away, and what unable refuses.
 func (v *view) outOfRange(r request) (a response, refused bool) {
 	if i := find(v.list, Range); i != nil && r.Method == "eth_getLogs" {
 		if from, to, ok := span(r); ok && to-from+1 > i.N {
@@ -266,7 +284,7 @@ func (v *view) outOfRange(r request) (a response, refused bool) {
 
 	i := find(v.list, Pruned)
 	if i == nil {
-		return response{}, false
+		return v.unable(r)
 	}
 
 	below := false

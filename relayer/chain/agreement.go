@@ -21,14 +21,15 @@ const (
 // believeAfter is how long the only endpoint of several that is in use is not believed.
 const believeAfter = time.Minute
 
-// Trust is why a block counts as the chain's.
+// Trust is why a block counts as the chain's, and what is in it as true.
 type Trust string
 
 // The reasons, from none to the best.
 const (
-	Undecided Trust = ""         // no block does yet
-	Believed  Trust = "believed" // one endpoint says so, and no other is configured or in use
-	Agreed    Trust = "agreed"   // two endpoints say so
+	Undecided Trust = ""            // no block does yet
+	Believed  Trust = "believed"    // one endpoint says which block it is, and no other is configured or in use
+	Agreed    Trust = "agreed by 2" // two endpoints say so
+	Proved    Trust = "proved"      // two say which block it is, and its hash proves what is in it (Source.Trust alone)
 )
 
 // place is a block and its hash.

@@ -233,13 +233,18 @@ func (r *reader) readBlock(ctx context.Context, h Header, f *Filter, avoid *endp
 		return reading{logs: []types.Log{}, proved: h.Proved}, nil
 	}
 
-	return two(ctx, r, h.Number, avoid, func(ctx context.Context, n *endpoint.Node) (reading, bool, error) {
+	said, err := two(ctx, r, h.Number, avoid, func(ctx context.Context, n *endpoint.Node) (reading, bool, error) {
 		logs, size, proved, err := n.ReadBlock(ctx, h, f)
 		r.flight.landed(size, err)
 
 		// A second reading is compared with the first by its reader.
 		return reading{logs: logs, by: n, proved: proved}, proved || avoid != nil, err
 	}, func(a, b reading) bool { return slices.EqualFunc(a.logs, b.logs, SameLog) })
+	if err == nil && avoid == nil {
+		r.unproved.Store(!said.proved)
+	}
+
+	return said, err
 }
 
 // excluded reports whether a block's header shows that it has no logs that match. A bloom filter without

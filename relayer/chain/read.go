@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"iter"
 	"slices"
+	"sync/atomic"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/chain/endpoint"
 )
@@ -18,7 +19,9 @@ type reader struct {
 	laws    *endpoint.Laws
 	proof   string // Config.Proof
 	flight  flight
-	headers chan struct{} // a token: whoever has it may ask for headers that the ring lacks
+	// The newest block whose logs were asked for did not prove them: two endpoints said the same, or one was believed.
+	unproved atomic.Bool
+	headers  chan struct{} // a token: whoever has it may ask for headers that the ring lacks
 }
 
 // Read reads the logs of blocks from..to in order: by range up to View.Final, several ranges in

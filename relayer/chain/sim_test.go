@@ -28,7 +28,10 @@ func start(t *testing.T, cfg Config) *Source {
 
 	cfg.believeAfter = cmp.Or(cfg.believeAfter, 50*time.Millisecond)
 	cfg.Registerer = prometheus.NewRegistry()
-	cfg.Logger = slog.New(slog.NewTextHandler(t.Output(), nil))
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.NewTextHandler(t.Output(), nil))
+	}
+
 	s, err := New(cfg)
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())

@@ -155,11 +155,49 @@ func (s *Source) Run(ctx context.Context) error {
 		wg.Go(func() { s.follow(ctx, n) })
 	}
 
+	wg.Go(func() { s.reportTrust(ctx) })
 	wg.Wait()
 	s.running.Store(false)
 	s.Close()
 
 	return nil
+}
+
+// Trust is how the newest blocks that may be processed are known, and what is in them. It is of the blocks and not of
+// the endpoints as they are now: one that is out for a moment, or limits its rate, changes nothing before a block
+// counts without it. Believed: one endpoint's word decides which blocks are the chain's, whatever their hashes prove.
+// Blocks that are read by range, far below the head, are one endpoint's word until they are read again.
+func (s *Source) Trust() Trust {
+	_, trust := s.agreement.Tip()
+	if trust == Agreed && s.laws.Headers.Holds() && !s.unproved.Load() {
+		return Proved
+	}
+
+	return trust
+}
+
+// reportTrust logs each change of Trust until ctx ends.
+func (s *Source) reportTrust(ctx context.Context) {
+	was := Undecided
+	for {
+		changed := s.Changed()
+		if now := s.Trust(); now != was {
+			level := slog.LevelInfo
+			if now == Believed && len(s.cfg.URLs) > 1 {
+				level = slog.LevelWarn
+			}
+
+			s.cfg.Logger.Log(ctx, level, "trust in what is published changed", slog.String("trust", string(now)),
+				slog.String("was", string(was)), slog.Uint64("block", s.View().Target))
+			was = now
+		}
+
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		}
+	}
 }
 
 // Close closes all connections. Run does so at its end; whoever uses a Source without Run calls it.
@@ -224,19 +262,21 @@ func (s *Source) Check(ctx context.Context, factory common.Address) error {
 	return nil
 }
 
-// Examine asks every endpoint what it is and what it can do, at most some 130 requests each, one
-// after the other. start is the first block that is needed. What it finds out is not used by the
-// readings of this Source.
-func (s *Source) Examine(ctx context.Context, factory common.Address, start uint64) []Examination {
+// Examine asks every endpoint what it is, what it can do and what it can prove, at most some 200 requests
+// each, one after the other. announces are the topics under which the factory announces what it deploys; start is
+// the first block that is needed. What it finds out is not used by the readings of this Source.
+func (s *Source) Examine(ctx context.Context, factory common.Address, announces []common.Hash,
+	start uint64) []Examination {
 	list := make([]Examination, len(s.nodes))
 	var wg sync.WaitGroup
 	for i, n := range s.nodes {
 		cfg := s.nodeConfig(n.Name(), s.cfg.URLs[i])
 		cfg.Log = slog.New(slog.DiscardHandler) // what it refuses is what is asked about
+		cfg.Laws = endpoint.NewLaws(len(s.nodes), cfg.Now, cfg.Log)
 		examined := endpoint.New(cfg)
 		wg.Go(func() {
 			defer examined.Close()
-			list[i] = examined.Examine(ctx, factory, start)
+			list[i] = examined.Examine(ctx, factory, announces, start)
 		})
 	}
 

@@ -24,7 +24,7 @@ type View struct {
 	// of the head, which Target follows at a fixed distance.
 	TargetTime time.Time
 	Ready      bool  // false until the first head
-	Trust      Trust // why the blocks up to Target count as the chain's
+	Trust      Trust // why the blocks up to Target count as the chain's; never Proved
 }
 
 // What cannot be said in blocks alone, since chains make them every 0.25 s or every 12 s: at least

@@ -31,7 +31,16 @@ type Fleet struct {
 	Replies  *Replies  `json:"replies,omitempty"` // null: none waits
 	// Strangers hold a lock of ours with a login that may not change our tables; normally there are none.
 	Strangers []Stranger `json:"strangers,omitempty"`
-	Problems  []Problem  `json:"problems"` // by DefaultLimits; Judge applies others
+	// Faults are what endpoints are set aside for, the oldest first; normally there are none.
+	Faults   []Fault   `json:"faults,omitempty"`
+	Problems []Problem `json:"problems"` // by DefaultLimits; Judge applies others
+}
+
+// Fault is what an endpoint did that no honest endpoint does: a row of endpoint_faults.
+type Fault struct {
+	Endpoint string    `json:"endpoint"` // scheme and host, without possible keys
+	Kind     string    `json:"kind"`     // lie, or oversized
+	Since    time.Time `json:"since"`
 }
 
 // Stranger is a database session that holds an advisory lock of ours with a login that may not
@@ -83,9 +92,12 @@ type Instance struct {
 	CursorTime   time.Time          `json:"cursor_time,omitzero" db:"-"`
 	CursorAge    Age                `json:"cursor_age_seconds" db:"-"` // since the cursor last moved; 0 without a cursor
 	// newest block of its node, as of its last heartbeat; 0: unknown
-	Head   int64 `json:"head_block"`
-	Outbox int   `json:"outbox_messages" db:"-"` // of its slots
-	Late   int   `json:"late_escrows" db:"-"`    // of its slots
+	Head int64 `json:"head_block"`
+	// how it knows the newest blocks that it may process, as of its last heartbeat: proved, agreed by 2, or believed
+	// (on one endpoint's word); empty: unknown yet
+	Trust  string `json:"trust"`
+	Outbox int    `json:"outbox_messages" db:"-"` // of its slots
+	Late   int    `json:"late_escrows" db:"-"`    // of its slots
 
 	locked, left bool // its session holds its lock; it stopped cleanly
 }

@@ -83,6 +83,32 @@ func TestWholeFleet(t *testing.T) {
 	require.EqualValues(t, 1, f.Late.Escrows)
 }
 
+// How each instance knows what it publishes is what it last wrote; an endpoint that is set aside needs a person, and
+// keeps nobody from publishing.
+func TestTrust(t *testing.T) {
+	w := setup(t)
+	w.chainRow("a", 0, time.Hour)
+	w.live("a", 0, 2, 1005).Lead()
+	w.live("b", 1, 2, 1005)
+	w.Exec(`update relayer_instances set trust = 'believed' where instance_id = 'b'`)
+	f, err := fleet.Read(t.Context(), w.DB, chain)
+	require.NoError(t, err)
+	require.Empty(t, f.Problems)
+	require.Empty(t, f.Faults)
+	require.Equal(t, []string{"", "believed"}, []string{f.Find("a").Trust, f.Find("b").Trust})
+
+	w.Exec(`insert into endpoint_faults (chain_id, endpoint, kind, evidence, since) values
+		($1, 'https://rpc.example.com', 'lie', 'block 7', '2026-11-26 10:00:00Z'), ($1 + 1, 'https://other.example.com', 'lie', '', now())`,
+		chain)
+	f, err = fleet.Read(t.Context(), w.DB, chain)
+	require.NoError(t, err)
+	require.Equal(t, []string{fleet.SetAside}, kinds(f.Problems))
+	require.Equal(t, fleet.Warning, f.Problems[0].Severity)
+	require.Contains(t, f.Problems[0].Text, ": https://rpc.example.com (lie, 2026-11-26 10:00:00 UTC)")
+	require.Equal(t, fleet.Fault{Endpoint: "https://rpc.example.com", Kind: "lie",
+		Since: time.Date(2026, 11, 26, 10, 0, 0, 0, time.UTC)}, f.Faults[0])
+}
+
 // The target stands still: the newest block that may be processed is old, by the chain's timestamps and the
 // database's clock, and the head is not. A head that is as old is another problem, of another cause. The
 // instance that knows the newest block counts.

@@ -63,6 +63,7 @@ const (
 	StillFinality   = "finality_stands_still"
 	StillChain      = "chain_stands_still"
 	StrangerHolds   = "stranger_holds_lock"
+	SetAside        = "endpoint_set_aside"
 	NoNode          = "no_node"
 	DatabaseGone    = "database_down"
 	DatabaseRefuses = "database_refuses"
@@ -115,6 +116,7 @@ var runbookOf = map[string]string{
 	StillFinality:   "lag.md#relayerfinalitystuck",
 	StillChain:      "lag.md#relayerheadstuck",
 	StrangerHolds:   "leader-gap.md#strangers",
+	SetAside:        "node-disagreement.md#relayerendpointsetaside",
 	ReadOnly:        "database-connections.md#relayerdatabasedown",
 	DatabaseRefuses: "database-connections.md#relayerdatabasedown",
 	DatabaseGone:    "database-connections.md#relayerdatabasedown",
@@ -211,6 +213,7 @@ func (f *Fleet) Judge(l Limits) []Problem {
 	}
 
 	f.judgeStrangers(&p)
+	f.judgeFaults(&p)
 	p.sort()
 
 	return p
@@ -234,6 +237,21 @@ func (f *Fleet) judgeStrangers(p *problems) {
 
 	p.add(StrangerHolds, Warning, "`escrow-relayer locks --end`, and revoke connect on the database from public",
 		"an unprivileged login holds locks of the fleet, which got other keys: %s", enumerate(who))
+}
+
+// judgeFaults names the endpoints that are set aside.
+func (f *Fleet) judgeFaults(p *problems) {
+	if len(f.Faults) == 0 {
+		return
+	}
+
+	var who []string
+	for _, e := range f.Faults {
+		who = append(who, fmt.Sprintf("%s (%s, %s UTC)", e.Endpoint, e.Kind, e.Since.Format(time.DateTime)))
+	}
+
+	p.add(SetAside, Warning, "read its evidence in the table endpoint_faults, and replace it in RPC_URLS",
+		"an endpoint answered as no honest one does, and is asked only while no other works: %s", enumerate(who))
 }
 
 func (f *Fleet) nobodyAlive() string {

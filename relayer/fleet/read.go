@@ -45,6 +45,7 @@ func read(ctx context.Context, db DB, chainID int64, counted *Escrows) (f Fleet,
 		batch.Queue(selectOutbox, chainID, outboxCounted).Query(r.outbox.read)
 		batch.Queue(selectOutboxSpan, chainID).QueryRow(func(row pgx.Row) error { return row.Scan(&r.outboxSpan) })
 		batch.Queue(selectLate, chainID).Query(r.late.read)
+		batch.Queue(selectFaults, chainID).Query(r.readFaults)
 		r.queueCommands(batch)
 		if counted == nil {
 			batch.Queue(countEscrows, chainID).Query(r.readEscrows)
@@ -167,7 +168,7 @@ func (r *rows) foreign(key int64, lock string) {
 // ago and own nothing.
 const selectInstances = `
 	select i.instance_id, i.partition_number, i.total_partitions, i.strategy, i.status, i.sits_out, i.settings,
-	       i.started_at, i.version, i.escrows_monitored, coalesce(c.next_block, 0), coalesce(i.head_block, 0),
+	       i.started_at, i.version, i.escrows_monitored, coalesce(c.next_block, 0), coalesce(i.head_block, 0), coalesce(i.trust, ''),
 	       i.left_at is not null, i.lock_key, i.last_heartbeat, i.seen_at, i.dead_since, c.block_time, c.updated_at,
 	       i.head_time, i.target_time, i.stuck_since
 	from relayer_instances i left join cursors c using (chain_id, instance_id)
@@ -218,6 +219,19 @@ const selectOutboxSpan = `select coalesce(max(seq) - min(seq) + 1, 0) from outbo
 // selectLate reads a small table: escrows leave it once they are caught up.
 const selectLate = `
 	select slot, count(*), min(since) from late_escrows where chain_id = $1 group by slot`
+
+// selectFaults reads what endpoints are set aside for.
+const selectFaults = `
+	select endpoint, kind, since from endpoint_faults where chain_id = $1 order by since, endpoint, kind`
+
+func (r *rows) readFaults(rows pgx.Rows) (err error) {
+	r.f.Faults, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Fault])
+	for i := range r.f.Faults {
+		r.f.Faults[i].Since = r.f.Faults[i].Since.UTC()
+	}
+
+	return err
+}
 
 // backlog is what waits, by slot.
 type backlog struct {

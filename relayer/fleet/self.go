@@ -23,6 +23,7 @@ type Self struct {
 
 	Stuck error `json:"-"` // why a watch cannot store the next blocks; nil: both can
 
+	Trust         string        `json:"trust"`      // how it knows the newest blocks that it may process, as Instance.Trust
 	Head          int64         `json:"head_block"` // heights; 0: unknown
 	Target        int64         `json:"target_block"`
 	Final         int64         `json:"final_block"`

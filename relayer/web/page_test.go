@@ -153,6 +153,21 @@ func TestVerdict(t *testing.T) {
 	require.Contains(t, page(), "This instance&#39;s node: dial")
 }
 
+// The page says how each instance knows what it publishes, and which endpoint is set aside.
+func TestTrust(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	w.fleet(2)
+	w.Exec(`update relayer_instances set trust = case instance_id when 'relayer-0' then 'proved' else 'believed' end`)
+	w.Exec(`insert into endpoint_faults (chain_id, endpoint, kind, evidence) values ($1, 'https://rpc.example.com', 'lie', '')`,
+		testChain)
+	text := body(t, get(t, w.server().Handler(), "/"))
+	require.Contains(t, text, `data-label="Trust">proved</td>`)
+	require.Contains(t, text, `class="late" data-label="Trust">believed <span aria-hidden="true">▲</span></td>`)
+	require.Contains(t, text, "asked only while no other works: https://rpc.example.com (lie, ")
+	require.Contains(t, text, "node-disagreement.md#relayerendpointsetaside")
+}
+
 // A failover of the database, or a node that is gone for a moment, is no emergency of each instance: the page
 // judges both by the one table of limits, as the alerts do.
 func TestWhatLastsIsWorse(t *testing.T) {

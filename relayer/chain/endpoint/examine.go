@@ -37,6 +37,9 @@ type Examination struct {
 	Oldest     uint64 // block from which on it serves headers and logs; the first that is needed, if it has that
 	OldestErr  error  // what it said to the first that is needed; nil: it has it
 	OldestLogs bool   // it is the logs that are missing there
+	Logged     uint64 // the first block from Oldest on that has logs, as its bloom filter says; 0: none of the next 32 has
+
+	Provable
 }
 
 // Bounds of what an examination costs an endpoint.
@@ -47,11 +50,12 @@ const (
 	archiveProbes  = 34 // a chain of 2^34 blocks, halved
 )
 
-// Examine asks the node what it is and what it can do, some 100 requests at most, one after the
-// other. start is the first block that is needed.
-func (n *Node) Examine(ctx context.Context, factory common.Address, start uint64) Examination {
+// Examine asks the node what it is and what it can do, some 200 requests at most, one after the
+// other. announces are the topics under which the factory announces what it deploys; start is the first block that is
+// needed.
+func (n *Node) Examine(ctx context.Context, factory common.Address, announces []common.Hash, start uint64) Examination {
 	x := Examination{Name: n.cfg.Name, WebSocket: n.WebSocket()}
-	x.Err = n.examine(ctx, &x, factory, start)
+	x.Err = n.examine(ctx, &x, factory, announces, start)
 	x.Rate = n.rate.learnt()
 
 	return x
@@ -91,7 +95,8 @@ func (n *Node) one(ctx context.Context, q *rpc.Call, to any) error {
 	return q.Decode(to)
 }
 
-func (n *Node) examine(ctx context.Context, x *Examination, factory common.Address, start uint64) error {
+func (n *Node) examine(ctx context.Context, x *Examination, factory common.Address, announces []common.Hash,
+	start uint64) error {
 	var id hexutil.Uint64
 	if err := n.one(ctx, &rpc.Call{Method: rpc.ChainID, Params: "[]"}, &id); err != nil {
 		return err
@@ -145,6 +150,8 @@ func (n *Node) examine(ctx context.Context, x *Examination, factory common.Addre
 
 	n.probeRange(ctx, x, named)
 	n.probeHistory(ctx, x, start, named)
+	n.probeProofs(ctx, &x.Provable, head)
+	n.probeNonce(ctx, &x.Provable, factory, announces, start, head.Number)
 
 	return ctx.Err()
 }
@@ -232,8 +239,13 @@ func (n *Node) probeHistory(ctx context.Context, x *Examination, start uint64, n
 			return true, err
 		}
 
-		if err := n.showsLogs(ctx, number, x.Head); errors.Is(err, errNoOldLogs) {
+		block, err := n.showsLogs(ctx, number, x.Head)
+		if errors.Is(err, errNoOldLogs) {
 			return true, err
+		}
+
+		if err == nil {
+			x.Logged = block
 		}
 
 		return true, nil

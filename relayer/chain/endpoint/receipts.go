@@ -28,17 +28,7 @@ func (n *Node) ReadBlock(ctx context.Context, h rpc.Header, f *Filter) (match []
 	err error) {
 	q := &rpc.Call{Method: rpc.GetReceipts, Params: `["` + h.Hash.Hex() + `"]`, Keep: ofBlock(h, f), Encode: h.Proved}
 	given := n.receipts.Load()
-	together := n.together(ctx, h, q)
-	if err = together; h.Proved && errors.Is(err, errNoReceipts) {
-		if err = n.oneByOne(ctx, h, q); refuses(err, false) {
-			err = fmt.Errorf("%w: %w", errNoReceipts, err)
-		}
-	}
-
-	if err == nil && h.Proved {
-		err = n.proveReceipts(ctx, h, q)
-	}
-
+	together, err := n.receiptsOf(ctx, h, q)
 	match, size = append([]types.Log{}, q.Logs...), q.Bytes
 	proved = err == nil && h.Proved
 	if errors.Is(err, ErrUnproved) {
@@ -51,6 +41,23 @@ func (n *Node) ReadBlock(ctx context.Context, h rpc.Header, f *Filter) (match []
 	}
 
 	return match, size, proved, err
+}
+
+// receiptsOf asks for the receipts of a block, together or else one by one, and proves those of a proved header.
+// together is what became of the first way.
+func (n *Node) receiptsOf(ctx context.Context, h rpc.Header, q *rpc.Call) (together, err error) {
+	together = n.together(ctx, h, q)
+	if err = together; h.Proved && errors.Is(err, errNoReceipts) {
+		if err = n.oneByOne(ctx, h, q); refuses(err, false) {
+			err = fmt.Errorf("%w: %w", errNoReceipts, err)
+		}
+	}
+
+	if err == nil && h.Proved {
+		err = n.proveReceipts(ctx, h, q)
+	}
+
+	return together, err
 }
 
 // together asks for all receipts of a block. errNoReceipts: the node does not give them so.

@@ -1,0 +1,181 @@
+package chain
+
+import (
+	"bytes"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+
+	"github.com/fusion-prime/escrow-relayer/internal/faults"
+	"github.com/fusion-prime/escrow-relayer/internal/testchain"
+	"github.com/fusion-prime/escrow-relayer/relayer/chain/endpoint"
+	"github.com/fusion-prime/escrow-relayer/relayer/chain/rpc"
+	"github.com/fusion-prime/escrow-relayer/relayer/contract"
+)
+
+// lines is a log that can be read while it is written.
+type lines struct {
+	mu  sync.Mutex
+	all bytes.Buffer
+}
+
+func (l *lines) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.all.Write(b)
+}
+
+// trusted are the changes of Source.Trust that were logged.
+func (l *lines) trusted() (list []string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for line := range strings.Lines(l.all.String()) {
+		if _, after, is := strings.Cut(line, "trust="); is {
+			trust, _, _ := strings.Cut(after, " was=")
+			list = append(list, strings.Trim(trust, `"`))
+		}
+	}
+
+	return list
+}
+
+// Two endpoints of a chain that hashes as Ethereum does prove what is published. While one of them is out, that
+// stays so until a block counts on the word of the other, and it is so again with the first block on which they
+// agree. Each change is one line of the log.
+func TestTrust(t *testing.T) {
+	sim := testchain.NewSim(t, testchain.Options{Seed: 1})
+	require.NoError(t, sim.Mine(t.Context(), 10))
+	second, err := faults.NewNode(sim.HTTP(), sim.WS(), 1)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, second.Close()) })
+	var later atomic.Int64
+	log := &lines{}
+	s := startWith(t, Config{URLs: []string{sim.HTTP(), second.HTTP()}, ChainID: 1337, Finality: Latest,
+		believeAfter: time.Minute, Now: func() time.Time { return time.Now().Add(time.Duration(later.Load())) }}, log)
+	require.Equal(t, Undecided, s.Trust())
+	head := await(t, s, func(v View) bool { return v.Target >= 10 && s.Trust() == Proved }).Head
+
+	down := second.Inject(faults.Fault{Mode: faults.Down})
+	await(t, s, func(View) bool { return !s.Endpoints()[1].Up })
+	require.NoError(t, sim.Mine(t.Context(), 1))
+	await(t, s, func(v View) bool { return v.Head > head })
+	require.Equal(t, head, s.View().Target, "nothing counts on one endpoint's word yet")
+	require.Equal(t, Proved, s.Trust())
+	later.Store(int64(2 * time.Minute))
+	await(t, s, func(v View) bool { return v.Target > head && s.Trust() == Believed })
+	down.Remove()
+	await(t, s, func(View) bool { return s.Endpoints()[1].Up })
+	require.NoError(t, sim.Mine(t.Context(), 1))
+	await(t, s, func(v View) bool { return v.Target > head+1 && s.Trust() == Proved })
+	require.Eventually(t, func() bool { return len(log.trusted()) == 3 }, 20*time.Second, 5*time.Millisecond)
+	require.Equal(t, []string{"proved", "believed", "proved"}, log.trusted())
+}
+
+// One endpoint is believed, whatever its blocks prove: which of them are the chain's is its word alone. Of a chain
+// that hashes otherwise, two endpoints have to say the same.
+func TestTrustOfOtherChains(t *testing.T) {
+	sim := testchain.NewSim(t, testchain.Options{Seed: 1})
+	require.NoError(t, sim.Mine(t.Context(), 3))
+	s := start(t, Config{URLs: []string{sim.HTTP()}, ChainID: 1337, Finality: Latest})
+	await(t, s, func(v View) bool { return v.Target >= 3 })
+	require.Equal(t, Believed, s.Trust())
+
+	chain := newChain(60, 1, 0)
+	a, b := startNode(t, chain), startNode(t, chain)
+	s = start(t, Config{URLs: []string{a.server.URL, b.server.URL}, ChainID: 1, Finality: Latest, believeAfter: time.Hour})
+	await(t, s, func(v View) bool { return v.Target == 60 })
+	require.Equal(t, Agreed, s.Trust())
+}
+
+// noReceipts is a node that gives none, of a block or of a transaction.
+var noReceipts = []faults.Fault{{Mode: faults.Without, Words: rpc.GetReceipts}, {Mode: faults.Without, Words: rpc.GetReceipt}}
+
+// Of a block whose receipts no endpoint gives, two endpoints have to show the same logs: that is less than proved.
+func TestTrustWithoutReceipts(t *testing.T) {
+	sim, first, head, want, _ := hostileChain(t)
+	var urls []string
+	for seed := range uint64(2) {
+		n, err := faults.NewNode(sim.HTTP(), sim.WS(), seed)
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, n.Close()) })
+		for _, f := range noReceipts {
+			n.Inject(f)
+		}
+
+		urls = append(urls, n.HTTP())
+	}
+
+	s := start(t, Config{URLs: urls, ChainID: 1337, Finality: Latest, believeAfter: time.Hour})
+	await(t, s, func(v View) bool { return v.Target == head && s.Trust() == Proved })
+	readTruth(t, s, first, head, &Filter{Topics: topicsOf(want)}, want, true)
+	require.Equal(t, Agreed, s.Trust())
+}
+
+// An examination tells what an endpoint's answers prove: headers by their hash, logs by receipts, and deployments by
+// the factory's nonce, where it counts nothing else.
+func TestExamineWhatIsProved(t *testing.T) {
+	sim, d := testchain.NewContracts(t, testchain.Options{Seed: 3})
+	traffic, err := testchain.NewTraffic(t.Context(), testchain.TrafficConfig{URL: sim.HTTP(), Deployment: d,
+		Accounts: sim.Accounts()[1:], Seed: 3})
+	require.NoError(t, err)
+	t.Cleanup(traffic.Close)
+	for range 6 {
+		require.NoError(t, traffic.Step(t.Context(), 8))
+		require.NoError(t, sim.Mine(t.Context(), 1))
+	}
+
+	examine := func(announces []common.Hash, list ...faults.Fault) Examination {
+		n, err := faults.NewNode(sim.HTTP(), sim.WS(), 1)
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, n.Close()) })
+		for _, f := range list {
+			n.Inject(f)
+		}
+
+		s, err := New(Config{URLs: []string{n.HTTP()}, ChainID: 1337, Registerer: prometheus.NewRegistry()})
+		require.NoError(t, err)
+		t.Cleanup(s.Close)
+		x := s.Examine(t.Context(), d.Factory, announces, d.Block)[0]
+		require.NoError(t, x.Err)
+
+		return x
+	}
+	abi, err := contract.New("", "")
+	require.NoError(t, err)
+	deployed := abi.FactoryTopics()
+	x := examine(deployed)
+	require.True(t, x.Hashes)
+	require.NoError(t, x.Unproved)
+	require.Greater(t, x.Receipts, d.Block)
+	require.Greater(t, x.Logged, d.Block)
+	require.NoError(t, x.StateErr)
+	require.NoError(t, x.CountErr)
+	require.Positive(t, x.Created)
+	require.Greater(t, x.CreatedAt, d.Block)
+	require.Positive(t, x.InBlock)
+	require.Equal(t, x.InBlock, x.Announced)
+
+	x = examine([]common.Hash{{1}})
+	require.NotEqual(t, x.InBlock, x.Announced, "a factory that announces less than it creates")
+	x = examine(deployed, noReceipts...)
+	require.ErrorIs(t, x.Unproved, endpoint.ErrUnproved)
+	require.True(t, x.Hashes)
+	x = examine(deployed, faults.Fault{Mode: faults.Stateless, N: d.Block})
+	require.ErrorContains(t, x.StateErr, "missing trie node")
+
+	other := examineOne(t.Context(), t, startNode(t, newChain(100, 3, 0)))
+	require.False(t, other.Hashes)
+}
+
+// startWith is start with a log.
+func startWith(t *testing.T, cfg Config, log *lines) *Source {
+	cfg.Logger = slog.New(slog.NewTextHandler(log, nil))
+	return start(t, cfg)
+}
