@@ -131,7 +131,7 @@ func (w *world) audit(duplicates bool) {
 	require.NoError(w.t, w.Chain.Mine(w.t.Context(), w.Confirmations))
 	head, err := w.Head(w.t.Context())
 	require.NoError(w.t, err)
-	ctx, cancel := context.WithTimeout(w.t.Context(), 60*time.Second)
+	ctx, cancel := context.WithTimeout(w.t.Context(), 2*time.Minute) // one of two endpoints is believed after a minute
 	defer cancel()
 	a, err := w.Audit(ctx, head-uint64(w.Confirmations))
 	require.NoError(w.t, err)

@@ -3,6 +3,7 @@ package faults
 import (
 	"cmp"
 	"encoding/json"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -13,10 +14,14 @@ import (
 
 // hostile are the lies of a node that means to deceive. Its answers keep to the protocol: only what the
 // chain is tells them from true ones.
-var hostile = []Mode{Invented, Bits, Changed, Blank, Fork, Receipts, Hidden, Repeated, Unindexed, Miscount}
+var hostile = []Mode{Invented, Bits, Changed, Blank, Fork, Receipts, Hidden, Repeated, Unindexed, Miscount, Withheld}
 
-// Hostile lists the lies about the chain.
-func Hostile() []Mode { return slices.Clone(hostile) }
+// Hostile lists the lies about the chain that a single answer gives away. Of Withheld that is so once the chain has
+// shown that its receipts prove logs: told from the start by an endpoint that is alone, it looks like one whose
+// receipts do not.
+func Hostile() []Mode {
+	return slices.DeleteFunc(slices.Clone(hostile), func(m Mode) bool { return m == Withheld })
+}
 
 // forged is a block of a made-up chain.
 type forged struct{ hash, parent common.Hash }
@@ -215,6 +220,8 @@ func (v *view) forgeLogs(r request, raw json.RawMessage) (json.RawMessage, error
 				return i.Mode == Hidden && l.BlockNumber == i.N || i.Mode == Unindexed && l.BlockNumber < i.N
 			})
 			i.hits.Add(int64(before - len(logs)))
+		case Withheld:
+			logs = slices.DeleteFunc(logs, func(l types.Log) bool { return i.withholds(l.BlockNumber, l.Index) })
 		case Fork:
 			i.rename(logs)
 			logs = append(logs, i.asked(r)...)
@@ -229,6 +236,17 @@ func (v *view) forgeLogs(r request, raw json.RawMessage) (json.RawMessage, error
 	}
 
 	return json.Marshal(logs)
+}
+
+// withholds reports whether Withheld leaves a log out.
+func (i *Injected) withholds(block uint64, index uint) bool {
+	if block < i.N || index%2 == 0 {
+		return false
+	}
+
+	i.hits.Add(1)
+
+	return true
 }
 
 // rename puts logs into the blocks of a made-up chain.
@@ -299,6 +317,17 @@ func (v *view) forgeReceipts(raw json.RawMessage) (json.RawMessage, error) {
 			}
 
 			i.mu.Unlock()
+		case Withheld:
+			for _, r := range receipts {
+				logs, _ := r["logs"].([]any)
+				r["logs"] = slices.DeleteFunc(logs, func(l any) bool {
+					at, _ := l.(map[string]any)
+					block, _ := hexutil.DecodeUint64(fmt.Sprint(at["blockNumber"]))
+					index, err := hexutil.DecodeUint64(fmt.Sprint(at["logIndex"]))
+
+					return err == nil && i.withholds(block, uint(index))
+				})
+			}
 		}
 	}
 

@@ -1,0 +1,183 @@
+package main
+
+import (
+	"math/big"
+	"testing"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/core/types"
+	"github.com/ethereum/go-ethereum/crypto"
+	"github.com/ethereum/go-ethereum/ethclient"
+	"github.com/stretchr/testify/require"
+
+	"github.com/fusion-prime/escrow-relayer/internal/faults"
+	"github.com/fusion-prime/escrow-relayer/internal/lab"
+	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
+)
+
+// liar puts an endpoint in front of the chain's node that can lie. The relayers ask it first, and the node beside it.
+func (w *world) liar() *faults.Node {
+	liar, err := faults.NewNode(w.Chain.HTTP(), w.Chain.WS(), 1)
+	require.NoError(w.t, err)
+	w.t.Cleanup(func() { require.NoError(w.t, liar.Close()) })
+	w.RPC = []string{liar.HTTP(), w.Chain.HTTP()}
+
+	return liar
+}
+
+// release is one of an escrow, in the newest block, that never happened.
+func (w *world) release(escrow string) types.Log {
+	c, err := ethclient.DialContext(w.t.Context(), w.Chain.HTTP())
+	require.NoError(w.t, err)
+	defer c.Close()
+	head, err := c.HeaderByNumber(w.t.Context(), nil)
+	require.NoError(w.t, err)
+	data := append(common.BigToHash(big.NewInt(1e18)).Bytes(), common.BigToHash(big.NewInt(1_700_000_000)).Bytes()...)
+
+	return types.Log{
+		Address: common.HexToAddress(escrow), Data: data, BlockNumber: head.Number.Uint64(), BlockHash: head.Hash(),
+		BlockTimestamp: head.Time, TxHash: common.Hash{0xba, 0xd0}, Index: 4000,
+		Topics: []common.Hash{crypto.Keccak256Hash([]byte("EscrowReleased(address,uint256,uint256)")), {12: 0xba, 31: 0xd}},
+	}
+}
+
+// invents mines blocks with traffic, in each of which the liar has releases that never happened, of an escrow of each
+// of two partitions: in the block's bloom filter, under its true hash, among its logs and in its receipts.
+func (w *world) invents(liar *faults.Node, n int) (lies []*faults.Injected) {
+	var escrows []string
+	rows, err := w.DB.Query(w.t.Context(), `select min(address) from escrow_registry group by slot % 2`)
+	require.NoError(w.t, err)
+	for rows.Next() {
+		var escrow string
+		require.NoError(w.t, rows.Scan(&escrow))
+		escrows = append(escrows, escrow)
+	}
+
+	require.NoError(w.t, rows.Err())
+	require.Len(w.t, escrows, 2)
+	for range n {
+		w.blocks(1)
+		var logs []types.Log
+		for _, escrow := range escrows {
+			logs = append(logs, w.release(escrow))
+		}
+
+		for _, mode := range []faults.Mode{faults.Bits, faults.Receipts} {
+			lies = append(lies, liar.Inject(faults.Fault{Mode: mode, Logs: logs}))
+		}
+	}
+
+	return lies
+}
+
+// withholds mines blocks with traffic, of which the liar leaves every second log out.
+func (w *world) withholds(liar *faults.Node, n int) []*faults.Injected {
+	head, err := w.Head(w.t.Context())
+	require.NoError(w.t, err)
+	lie := liar.Inject(faults.Fault{Mode: faults.Withheld, N: head + 1})
+	w.blocks(n)
+
+	return []*faults.Injected{lie}
+}
+
+// One endpoint of two lies while slots change hands, or after a restart, when the process knows nothing of it yet:
+// about blocks that were mined while nobody served the slots. Exactly what the chain has is published, and the
+// endpoint is set aside by its name, also by the next process.
+func TestLiesDuringTakeoverAndRestart(t *testing.T) {
+	t.Parallel()
+	for name, lie := range map[string]func(*world, *faults.Node, int) []*faults.Injected{
+		"invented": (*world).invents, "withheld": (*world).withholds,
+	} {
+		for when, takes := range map[string]func(w *world, lies func()){
+			"takeover": func(w *world, lies func()) {
+				w.fleet["r1"].Kill()
+				lies()
+				w.until("r0 serves all", slotsOf("r0", 2520))
+			},
+			"restart": func(w *world, lies func()) {
+				for _, p := range w.fleet {
+					p.Kill()
+				}
+
+				w.until("nobody lives", func(f *fleet.Fleet) bool { return f.Live() == 0 })
+				lies()
+				w.run("r0", 0, 2, nil)
+				w.ready("r0")
+				w.until("r0 serves all", slotsOf("r0", 2520))
+			},
+		} {
+			t.Run(name+" "+when, func(t *testing.T) {
+				t.Parallel()
+				w := newWorld(t, func(o *lab.Options) { o.Confirmations = 3 })
+				liar := w.liar()
+				w.run("r0", 0, 2, nil)
+				w.run("r1", 1, 2, nil)
+				w.ready("r0", "r1")
+				w.until("both share", func(f *fleet.Fleet) bool { return slotsOf("r0", 1260)(f) && slotsOf("r1", 1260)(f) })
+				w.blocks(8)
+				w.audit(false)
+
+				var told []*faults.Injected
+				takes(w, func() { told = lie(w, liar, 6) })
+				w.audit(true)
+				hits := 0
+				for _, l := range told {
+					hits += l.Hits()
+				}
+
+				require.Positive(t, hits, "the lie was told")
+				w.namesLiar(liar)
+			})
+		}
+	}
+}
+
+// namesLiar waits until the endpoint is set aside, and nobody else.
+func (w *world) namesLiar(liar *faults.Node) {
+	var f fleet.Fleet
+	require.Eventually(w.t, func() bool {
+		var err error
+		f, err = fleet.Read(w.t.Context(), w.DB, w.Chain.ChainID().Int64())
+		return err == nil && len(f.Faults) > 0
+	}, 60*time.Second, 20*time.Millisecond)
+	require.Len(w.t, f.Faults, 1)
+	require.Equal(w.t, liar.HTTP(), f.Faults[0].Endpoint)
+	require.Equal(w.t, "lie", f.Faults[0].Kind)
+}
+
+// audit --prove proves a range by the receipts of its blocks, and reads no logs on an endpoint's word. What was
+// tampered with in the database it names.
+func TestAuditProves(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	node := w.liar() // which tells the truth here, and counts
+	w.run("r0", 0, 1, nil)
+	w.ready("r0")
+	w.blocks(8)
+	w.audit(false)
+	env := w.Environ("cli", 0, 1, map[string]string{"RPC_URLS": node.HTTP()})
+	logs, receipts := node.Requests("eth_getLogs"), node.Requests("eth_getBlockReceipts")
+	w.fleet["r0"].Kill()
+	code, out := call(t, env, "audit", "--prove", "--from", "0")
+	require.Zero(t, code, out)
+	require.Contains(t, out, "0 missing, 0 extra, 0 differing")
+	var blocks int
+	require.NoError(t, w.DB.QueryRow(t.Context(), `select count(distinct block_number) from events`).Scan(&blocks))
+	require.GreaterOrEqual(t, node.Requests("eth_getBlockReceipts")-receipts, blocks)
+	require.Zero(t, node.Requests("eth_getLogs")-logs)
+
+	var changed, added string
+	require.NoError(t, w.DB.QueryRow(t.Context(), `update events set args = '{"approver":"nobody"}'
+		where (block_number, log_index) = (select block_number, log_index from events where type = 3 limit 1)
+		returning event_id(tx_hash, log_index, occurrence)`).Scan(&changed))
+	require.NoError(t, w.DB.QueryRow(t.Context(), `insert into events
+		select (jsonb_populate_record(e, '{"log_index": 4000}')).* from events e order by block_number desc limit 1
+		returning event_id(tx_hash, log_index, occurrence)`).Scan(&added))
+	code, out = call(t, env, "audit", "--prove", "--from", "0")
+	require.Equal(t, 1, code, out)
+	require.Contains(t, out, "differing "+changed)
+	require.Contains(t, out, "differing "+added)
+	require.Regexp(t, added+" .* the receipts of block 0x[0-9a-f]{64} prove that it is not there", out)
+	require.Contains(t, out, "0 missing, 0 extra, 2 differing")
+}
