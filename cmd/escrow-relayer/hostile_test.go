@@ -155,7 +155,9 @@ func TestAuditProves(t *testing.T) {
 	w.run("r0", 0, 1, nil)
 	w.ready("r0")
 	w.blocks(8)
+	require.NoError(t, w.Chain.Mine(t.Context(), 400)) // more than is proved anyway: it would be read by range
 	w.audit(false)
+	w.until("r0 has processed them", func(f *fleet.Fleet) bool { return f.Chain.LowestCursor > 400 })
 	env := w.Environ("cli", 0, 1, map[string]string{"RPC_URLS": node.HTTP()})
 	logs, receipts := node.Requests("eth_getLogs"), node.Requests("eth_getBlockReceipts")
 	w.fleet["r0"].Kill()

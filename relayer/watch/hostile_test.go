@@ -1,13 +1,17 @@
 package watch_test
 
 import (
+	"bytes"
 	"context"
+	"io"
 	"log/slog"
 	"math/big"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/ethereum/go-ethereum"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/core/types"
 	"github.com/ethereum/go-ethereum/crypto"
@@ -16,6 +20,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/fusion-prime/escrow-relayer/internal/faults"
+	"github.com/fusion-prime/escrow-relayer/internal/testchain"
+	"github.com/fusion-prime/escrow-relayer/relayer/chain"
 	"github.com/fusion-prime/escrow-relayer/relayer/chain/endpoint"
 	"github.com/fusion-prime/escrow-relayer/relayer/verify"
 	"github.com/fusion-prime/escrow-relayer/relayer/watch"
@@ -57,14 +63,7 @@ func TestInventedRelease(t *testing.T) {
 			require.Eventually(t, func() bool { return w.src.View().Final > w.head()-200 }, time.Minute, 5*time.Millisecond)
 			w.store(w.invent(truth.Escrows[1]))
 			require.Len(t, w.invented(), 1)
-			v := verify.New(verify.Config{Source: w.src, Filters: watch.NewFilters(w.abi, w.d.Factory, watch.FilterTopics, 1000,
-				4000).Again(), Ledger: w.led, ABI: w.abi, Factory: w.d.Factory, Every: time.Millisecond,
-				Log:     slog.New(slog.NewTextHandler(t.Output(), nil)),
-				Metrics: verify.NewMetrics(prometheus.NewRegistry())})
-			ctx, stop := context.WithCancel(t.Context())
-			done := make(chan error, 1)
-			go func() { done <- v.Run(ctx, 1) }()
-			t.Cleanup(func() { stop(); require.NoError(t, <-done) })
+			w.verify(t.Output())
 			require.Eventually(t, func() bool { return len(w.invented()) == 0 }, time.Minute, 5*time.Millisecond)
 			require.Positive(t, lie.Hits())
 			require.Eventually(t, func() bool { return len(w.src.Faults()) > 0 }, time.Minute, 5*time.Millisecond)
@@ -76,6 +75,127 @@ func TestInventedRelease(t *testing.T) {
 			w.expect(w.head() - confirmations)
 		})
 	}
+}
+
+// verify runs a verifier until the test ends.
+func (w *world) verify(log io.Writer) {
+	v := verify.New(verify.Config{Source: w.src, Filters: watch.NewFilters(w.abi, w.d.Factory, watch.FilterTopics, 1000,
+		4000).Again(), Ledger: w.led, ABI: w.abi, Factory: w.d.Factory, Every: time.Millisecond,
+		Log:     slog.New(slog.NewTextHandler(log, nil)),
+		Metrics: verify.NewMetrics(prometheus.NewRegistry())})
+	ctx, stop := context.WithCancel(w.t.Context())
+	done := make(chan error, 1)
+	go func() { done <- v.Run(ctx, 1) }()
+	w.t.Cleanup(func() { stop(); require.NoError(w.t, <-done) })
+}
+
+// tries counts the lines of a verifier that no second endpoint could be asked.
+type tries struct{ n atomic.Int64 }
+
+func (l *tries) Write(line []byte) (int, error) {
+	if bytes.Contains(line, []byte("read from a second endpoint")) {
+		l.n.Add(1)
+	}
+
+	return len(line), nil
+}
+
+// While the second endpoint is out, the first one's word counts, and what it gives no receipts for is not proved: it
+// leaves an event out and invents another one. The second reading does not pass these blocks until it has somebody to
+// ask. Then what was left out is stored and published, what was invented is retracted, both are findings, and the
+// endpoint, which keeps to its lies, is named.
+func TestBelievedBlocksAreComparedLater(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	var nodes []*faults.Node
+	for range 2 {
+		n, err := faults.NewNode(w.sim.HTTP(), w.sim.WS(), 1)
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, n.Close()) })
+		nodes = append(nodes, n)
+	}
+
+	liar, second := nodes[0], nodes[1]
+	for _, method := range []string{"eth_getBlockReceipts", "eth_getTransactionReceipt"} {
+		liar.Inject(faults.Fault{Mode: faults.Without, Words: method})
+	}
+
+	var later atomic.Int64
+	w.src = openSourceAt(t, func() time.Time { return time.Now().Add(time.Duration(later.Load())) }, liar.HTTP(),
+		second.HTTP())
+	w.create(2)
+	w.mine(1 + confirmations)
+	w.run(watch.FilterTopics, true)
+	truth := w.expect(w.head() - confirmations)
+
+	down := second.Inject(faults.Fault{Mode: faults.Down})
+	require.Eventually(t, func() bool { return !w.src.Endpoints()[1].Up }, time.Minute, 5*time.Millisecond)
+	w.approve(1, truth.Escrows...)
+	w.mine(1)
+	believed := w.head()
+	lies := []*faults.Injected{liar.Inject(faults.Fault{Mode: faults.Withheld, N: believed}),
+		liar.Inject(faults.Fault{Mode: faults.Invented, Logs: []types.Log{w.approval(truth.Escrows[0])}})}
+	later.Store(int64(2 * time.Minute))
+	w.mine(200 + confirmations)
+	require.Eventually(t, func() bool { return w.src.Trust() == chain.Believed && len(w.invented()) == 1 }, time.Minute,
+		5*time.Millisecond)
+	for _, lie := range lies {
+		require.Positive(t, lie.Hits())
+	}
+
+	require.Eventually(t, func() bool { return w.src.View().Final > believed }, time.Minute, 5*time.Millisecond)
+	log := &tries{}
+	w.verify(log)
+	require.Eventually(t, func() bool { return log.n.Load() > 0 }, time.Minute, 5*time.Millisecond)
+	require.Less(t, w.verified(), int64(believed))
+	require.Len(t, w.invented(), 1)
+	require.Empty(t, w.Column(`select kind from findings`))
+
+	down.Remove()
+	soon := func(is func() bool) { // an endpoint that is suspect is left out for a while, and blocks count without it then
+		require.Eventually(t, func() bool { later.Add(int64(200 * time.Millisecond)); return is() }, time.Minute,
+			5*time.Millisecond)
+	}
+	soon(func() bool { return w.verified() >= int64(believed) })
+	require.Empty(t, w.invented())
+	require.Equal(t, []string{"extra_event", "missing_event"}, w.Column(`select distinct kind from findings order by kind`))
+	w.Publish() // the invention is out: it can be taken back
+	w.mine(1)   // the owner of the slots queues that, and what was missing, with its next commit
+	soon(func() bool { return len(w.out.retracted()) > 0 })
+	require.Len(t, w.out.retracted(), 1)
+	require.Equal(t, w.src.Endpoints()[0].Name, w.src.Faults()[0].Endpoint)
+	require.Len(t, w.src.Faults(), 1)
+	truth, err := testchain.ReadTruth(t.Context(), w.sim.HTTP(), 0, believed, w.d.Factory)
+	require.NoError(t, err)
+	for _, escrow := range truth.Escrows {
+		for _, e := range truth.Events[escrow] {
+			if published(e.Name) {
+				require.Contains(t, w.out.of(escrow), e.Name+" "+e.ID)
+			}
+		}
+	}
+}
+
+// verified is up to which block everything was read twice.
+func (w *world) verified() (block int64) {
+	require.NoError(w.t, w.DB.QueryRow(w.t.Context(), `select verified_block from leadership`).Scan(&block))
+	return block
+}
+
+// approval is one of an escrow in the newest block, beside the true one: the block's bloom filter allows for it.
+func (w *world) approval(of common.Address) types.Log {
+	c, err := ethclient.DialContext(w.t.Context(), w.sim.HTTP())
+	require.NoError(w.t, err)
+	defer c.Close()
+	head := new(big.Int).SetUint64(w.head())
+	logs, err := c.FilterLogs(w.t.Context(), ethereum.FilterQuery{FromBlock: head, ToBlock: head,
+		Addresses: []common.Address{of}})
+	require.NoError(w.t, err)
+	require.NotEmpty(w.t, logs)
+	l := logs[0]
+	l.Index, l.TxHash = inventedIndex, common.Hash{0xba, 0xd0}
+
+	return l
 }
 
 // inventedIndex is the log index of the release that never happened.

@@ -16,9 +16,14 @@ const confirmations = 3
 
 // openSource reads the chain from nodes until the test ends.
 func openSource(t *testing.T, urls ...string) *chain.Source {
+	return openSourceAt(t, time.Now, urls...)
+}
+
+// openSourceAt is openSource by a clock.
+func openSourceAt(t *testing.T, now func() time.Time, urls ...string) *chain.Source {
 	s, err := chain.New(chain.Config{
 		URLs: urls, ChainID: chainID, Confirmations: confirmations, PollInterval: 50 * time.Millisecond,
-		Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
+		Logger: slog.New(slog.NewTextHandler(t.Output(), nil)), Now: now,
 	})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
