@@ -1,26 +1,28 @@
 package election
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
+	"github.com/ethereum/go-ethereum/common"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/fusion-prime/escrow-relayer/registry"
 )
 
-// ErrOtherFactory means that the database follows another factory on this chain.
+// ErrOtherFactory means that the configuration names a factory that the database does not follow, and leaves
+// out one that it follows.
 var ErrOtherFactory = errors.New("another factory")
 
-// Start returns the first block that is read of a chain. It returns ErrUnknown for a chain that is
-// new to the database, and for one that is bound to another factory without an escrow so far;
-// factory may be empty.
-func Start(ctx context.Context, db *pgxpool.Pool, chainID int64, factory string) (block int64, err error) {
+// Start returns the first block that is read of a chain, or ErrUnknown for a chain that is new to the database.
+func Start(ctx context.Context, db *pgxpool.Pool, chainID int64) (block int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	err = db.QueryRow(ctx, `select start_block from leadership
-		where chain_id = $1 and ($2 in ('', factory) or exists (select from escrows where chain_id = $1))`, chainID, factory).
-		Scan(&block)
+	err = db.QueryRow(ctx, `select start_block from leadership where chain_id = $1`, chainID).Scan(&block)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return 0, fmt.Errorf("%w: chain %d", ErrUnknown, chainID)
 	}
@@ -40,7 +42,7 @@ var ErrUnknown = errors.New("this database has not followed the chain yet")
 // registered and caught up, each from its deployment, in order; events already stored are
 // deduplicated. It returns the former first block, with ErrNotBack unless that was above block.
 func Rewind(ctx context.Context, db *pgxpool.Pool, chainID, block int64) (was int64, err error) {
-	if was, err = Start(ctx, db, chainID, ""); err != nil {
+	if was, err = Start(ctx, db, chainID); err != nil {
 		return 0, err
 	}
 
@@ -74,42 +76,97 @@ var durable = pgx.TxOptions{BeginQuery: `begin; set local synchronous_commit = o
 // The epoch stays: the leader's next commit sees that the cursor has moved, and the leader reads it
 // again.
 const rewind = `
-	update leadership
-	set start_block = $2, next_block = $2, block_hash = null, verified_block = least(verified_block, $2 - 1)
-	where chain_id = $1 and start_block > $2`
+	with back as (
+		update leadership
+		set start_block = $2, next_block = $2, block_hash = null, verified_block = least(verified_block, $2 - 1), generation = generation + 1
+		where chain_id = $1 and start_block > $2
+		returning chain_id)
+	update factories f set start_block = least(start_block, $2::bigint), past_block = null, until_block = null
+	from back where f.chain_id = back.chain_id`
 
-// Prepare creates the leadership row of a chain. The first stored escrow binds a database to its
-// factory: until then, and while no instance runs, another factory replaces a wrong one, as on a
-// new database. Later it returns ErrOtherFactory.
-func Prepare(ctx context.Context, db *pgxpool.Pool, chainID, startBlock int64, factory string) error {
+// Prepare makes the database follow the factories of a configuration, and creates the leadership row of a chain
+// that is new to it. Factories that it does not follow yet are added, with their past; what it follows and the
+// configuration leaves out is followed on, and returned. A configuration that does both may be a mistake: that is
+// ErrOtherFactory, unless no escrow is stored and no instance runs. Then its factories replace the others, as on
+// a new database.
+func Prepare(ctx context.Context, db *pgxpool.Pool, chainID int64, want []registry.Factory) (left []common.Address,
+	err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	_, err := db.Exec(ctx, prepare, chainID, startBlock, factory)
-	if err != nil {
-		return fmt.Errorf("prepare the leadership row of chain %d: %w", chainID, err)
+	err = pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
+		left, err = prepare(ctx, tx, chainID, want)
+		return err
+	})
+	if err != nil && !errors.Is(err, ErrOtherFactory) {
+		return nil, fmt.Errorf("prepare the factories of chain %d: %w", chainID, err)
 	}
 
-	var known string
-	if err := db.QueryRow(ctx, `select factory from leadership where chain_id = $1`, chainID).Scan(&known); err != nil {
-		return fmt.Errorf("read the factory of chain %d: %w", chainID, err)
-	}
-
-	if known != factory {
-		return fmt.Errorf("%w: FACTORY_ADDRESS=%s, but this database follows factory %s on chain %d: set it back, or use "+
-			"another database; if %s was a mistake and no escrow is stored, stop every instance that has it first",
-			ErrOtherFactory, factory, known, chainID, known)
-	}
-
-	return nil
+	return left, err
 }
 
-// The new epoch fences a leader of the wrong factory that is still running.
-const prepare = `
+func prepare(ctx context.Context, tx pgx.Tx, chainID int64, want []registry.Factory) ([]common.Address, error) {
+	start := slices.MinFunc(want, func(a, b registry.Factory) int { return cmp.Compare(a.Start, b.Start) }).Start
+	if _, err := tx.Exec(ctx, prepareChain, chainID, start); err != nil {
+		return nil, err
+	}
+
+	var empty bool // no escrow, and no instance
+	if err := tx.QueryRow(ctx, lockChain, chainID).Scan(&empty); err != nil {
+		return nil, err
+	}
+
+	known, err := registry.Factories(ctx, tx, chainID)
+	if err != nil {
+		return nil, err
+	}
+
+	var left []common.Address
+	for _, k := range known {
+		if k.Retired == 0 && !slices.ContainsFunc(want, func(f registry.Factory) bool { return f.Address == k.Address }) {
+			left = append(left, k.Address)
+		}
+	}
+
+	brought := slices.DeleteFunc(slices.Clone(want), func(f registry.Factory) bool {
+		return slices.ContainsFunc(known, func(k registry.Factory) bool { return f.Address == k.Address })
+	})
+	switch {
+	case len(brought) == 0:
+		return left, nil
+	case len(left) > 0 && !empty:
+		return nil, fmt.Errorf("%w: FACTORY_ADDRESS names %s, which this database does not follow on chain %d, and leaves out %s, "+
+			"which it follows: name all of them to add one, retire a factory with `escrow-relayer factory retire`, or use another "+
+			"database; if one was a mistake and no escrow is stored, stop every instance that has it first",
+			ErrOtherFactory, brought[0].Address, chainID, left[0])
+	case len(known) == 0:
+		return nil, registry.PutFactories(ctx, tx, chainID, brought)
+	case len(left) > 0:
+		if _, err := tx.Exec(ctx, restart, chainID, start); err != nil {
+			return nil, err
+		}
+
+		return nil, registry.PutFactories(ctx, tx, chainID, want)
+	}
+
+	return nil, registry.AddFactories(ctx, tx, chainID, brought)
+}
+
+const (
+	prepareChain = `
 	with lock as (insert into ownership_lock values ($1) on conflict do nothing)
-	insert into leadership as l (chain_id, next_block, start_block, factory, verified_block)
-	values ($1, $2::bigint, $2::bigint, $3, $2::bigint - 1)
-	on conflict (chain_id) do update
-	set factory = excluded.factory, start_block = excluded.start_block, next_block = excluded.next_block,
-	    verified_block = excluded.verified_block, block_hash = null, block_time = null, epoch = l.epoch + 1
-	where l.factory <> excluded.factory and not exists (select from escrows where chain_id = $1)
-	  and not exists (select from relayer_instances i join held_locks() h on h.key = i.lock_key where i.chain_id = $1)`
+	insert into leadership (chain_id, next_block, start_block, verified_block)
+	values ($1, $2::bigint, $2::bigint, $2::bigint - 1)
+	on conflict do nothing`
+
+	lockChain = `
+	select not exists (select from escrows where chain_id = $1)
+	   and not exists (select from relayer_instances i join held_locks() h on h.key = i.lock_key where i.chain_id = $1)
+	from leadership where chain_id = $1 for update`
+
+	// The new epoch fences a leader of the wrong factory that is still running.
+	restart = `
+	with gone as (delete from factories where chain_id = $1)
+	update leadership
+	set start_block = $2, next_block = $2, verified_block = $2::bigint - 1, block_hash = null, block_time = null, epoch = epoch + 1
+	where chain_id = $1`
+)

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ethereum/go-ethereum/common"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/fusion-prime/escrow-relayer/election"
 	"github.com/fusion-prime/escrow-relayer/internal/testpg"
+	"github.com/fusion-prime/escrow-relayer/registry"
 )
 
 func TestMain(m *testing.M) {
@@ -28,10 +30,18 @@ type fixture struct {
 func setup(t *testing.T) fixture {
 	url := testpg.New(t)
 	pool := testpg.Open(t, url)
-	require.NoError(t, election.Prepare(t.Context(), pool, chain, 10, "0xfac"))
+	require.NoError(t, prepare(t, pool, chain, 10, "0xfac"))
 
 	return fixture{url, pool}
 }
+
+// prepare has the database follow one factory. Its name is short.
+func prepare(t *testing.T, pool *pgxpool.Pool, chainID, start int64, factory string) error {
+	_, err := election.Prepare(t.Context(), pool, chainID, []registry.Factory{{Address: named(factory), Start: start}})
+	return err
+}
+
+func named(factory string) common.Address { return common.BytesToAddress([]byte(factory)) }
 
 func (f fixture) open(t *testing.T, id string, change func(*election.SessionConfig)) (*election.Session, error) {
 	conn, err := pgx.ParseConfig(f.url)
@@ -315,12 +325,12 @@ func TestHungLeaderIsEnded(t *testing.T) {
 func TestPrepareRefusesAnotherFactory(t *testing.T) {
 	t.Parallel()
 	f := setup(t)
-	require.NoError(t, election.Prepare(t.Context(), f.pool, chain, 99, "0xfac"))
-	_, err := f.pool.Exec(t.Context(), `insert into escrows (chain_id, address, slot, discovered_block_number, log_index, tx_hash)
-		values ($1, 'e', 1, 21, 0, 'a')`, chain)
+	require.NoError(t, prepare(t, f.pool, chain, 99, "0xfac"))
+	_, err := f.pool.Exec(t.Context(), `insert into escrows (chain_id, address, slot, discovered_block_number, log_index, tx_hash, factory)
+		values ($1, 'e', 1, 21, 0, 'a', 1)`, chain)
 	require.NoError(t, err)
-	require.ErrorContains(t, election.Prepare(t.Context(), f.pool, chain, 10, "0xother"), "FACTORY_ADDRESS")
-	require.NoError(t, election.Prepare(t.Context(), f.pool, chain+1, 10, "0xother"))
+	require.ErrorContains(t, prepare(t, f.pool, chain, 10, "0xother"), "FACTORY_ADDRESS")
+	require.NoError(t, prepare(t, f.pool, chain+1, 10, "0xother"))
 }
 
 // What binds a database to a factory is the first escrow: a wrong FACTORY_ADDRESS that found none costs no database.
@@ -328,9 +338,9 @@ func TestPrepareRefusesAnotherFactory(t *testing.T) {
 func TestAFactoryWithoutEscrowsIsReplaced(t *testing.T) {
 	t.Parallel()
 	f := setup(t)
-	row := func() (factory string, start, next, epoch int64) {
-		require.NoError(t, f.pool.QueryRow(t.Context(), `select factory, start_block, next_block, epoch from leadership
-			where chain_id = $1`, chain).Scan(&factory, &start, &next, &epoch))
+	row := func() (factory common.Address, start, next, epoch int64) {
+		require.NoError(t, f.pool.QueryRow(t.Context(), `select f.address, l.start_block, next_block, epoch
+			from leadership l join factories f using (chain_id) where chain_id = $1`, chain).Scan(&factory, &start, &next, &epoch))
 		return factory, start, next, epoch
 	}
 	_, err := f.pool.Exec(t.Context(), `update leadership set next_block = 500, epoch = 3`)
@@ -340,22 +350,22 @@ func TestAFactoryWithoutEscrowsIsReplaced(t *testing.T) {
 	_, err = f.pool.Exec(t.Context(), `insert into relayer_instances (chain_id, instance_id, partition_number, total_partitions, strategy, status, lock_key)
 		select chain_id, 'a', 0, 1, 'modulo', 'active', lock_key from leadership where chain_id = $1`, chain)
 	require.NoError(t, err)
-	err = election.Prepare(t.Context(), f.pool, chain, 20, "0xright")
+	err = prepare(t, f.pool, chain, 20, "0xright")
 	require.ErrorIs(t, err, election.ErrOtherFactory)
 	require.ErrorContains(t, err, "stop every instance")
 
 	_, err = f.pool.Exec(t.Context(), `update relayer_instances set lock_key = 1`) // it is gone
 	require.NoError(t, err)
 	_, _, _, before := row()
-	require.NoError(t, election.Prepare(t.Context(), f.pool, chain, 20, "0xright"))
+	require.NoError(t, prepare(t, f.pool, chain, 20, "0xright"))
 	factory, start, next, epoch := row()
-	require.Equal(t, "0xright", factory)
+	require.Equal(t, named("0xright"), factory)
 	require.Equal(t, []int64{20, 20, before + 1}, []int64{start, next, epoch})
 
-	_, err = f.pool.Exec(t.Context(), `insert into escrows (chain_id, address, slot, discovered_block_number, log_index, tx_hash)
-		values ($1, 'e', 1, 21, 0, 'a')`, chain)
+	_, err = f.pool.Exec(t.Context(), `insert into escrows (chain_id, address, slot, discovered_block_number, log_index, tx_hash, factory)
+		values ($1, 'e', 1, 21, 0, 'a', 1)`, chain)
 	require.NoError(t, err)
-	require.ErrorIs(t, election.Prepare(t.Context(), f.pool, chain, 30, "0xfac"), election.ErrOtherFactory)
+	require.ErrorIs(t, prepare(t, f.pool, chain, 30, "0xfac"), election.ErrOtherFactory)
 }
 
 func TestHeartbeat(t *testing.T) {

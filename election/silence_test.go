@@ -390,7 +390,7 @@ func TestASessionLostMeanwhileIsNotElsewhere(t *testing.T) {
 func TestRewind(t *testing.T) {
 	t.Parallel()
 	f := setup(t) // from block 10 on
-	_, err := election.Start(t.Context(), f.pool, chain+1, "")
+	_, err := election.Start(t.Context(), f.pool, chain+1)
 	require.ErrorIs(t, err, election.ErrUnknown)
 	_, err = election.Rewind(t.Context(), f.pool, chain, 10)
 	require.ErrorIs(t, err, election.ErrNotBack)
@@ -405,7 +405,7 @@ func TestRewind(t *testing.T) {
 		`select next_block, verified_block, block_hash from leadership`).Scan(&next, &verified, &hash))
 	require.Equal(t, []int64{4, 3}, []int64{next, verified})
 	require.Nil(t, hash)
-	now, err := election.Start(t.Context(), f.pool, chain, "0xfac")
+	now, err := election.Start(t.Context(), f.pool, chain)
 	require.NoError(t, err)
 	require.EqualValues(t, 4, now)
 }

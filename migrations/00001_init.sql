@@ -20,6 +20,22 @@ create table writers (
     name text not null unique
 );
 
+-- The contracts whose deployments are followed. A factory that is added behind the cursor of the factory watch has a past to be read beside it: its
+-- deployments from past_block up to until_block, exclusive.
+create table factories (
+    chain_id      bigint      not null,
+    start_block   bigint      not null, -- first block whose deployments are followed
+    retired_block bigint,               -- first block whose deployments are not
+    past_block    bigint,               -- next block of its past; null: all of it is read
+    until_block   bigint,
+    added_at      timestamptz not null default now(),
+    id            smallint    not null check (id between 1 and 200), -- in escrows
+    address       bytea       not null check (length(address) = 20),
+    primary key (chain_id, address),
+    unique (chain_id, id),
+    check ((past_block is null) = (until_block is null) and past_block < until_block)
+);
+
 -- One row per escrow. Written by the leader of the chain, and by the owner of the slot when the escrow ends.
 create table escrows (
     chain_id                bigint      not null,
@@ -31,6 +47,7 @@ create table escrows (
     slot                    smallint    not null,
     status                  smallint    not null default 1, -- 1 active, 2 released, 3 refunded, 4 orphaned
     occurrence              smallint    not null default 0, -- as of events
+    factory                 smallint    not null,           -- id in factories
     address                 bytea       not null,
     tx_hash                 bytea       not null,
     primary key (chain_id, address)
@@ -119,7 +136,6 @@ create table leadership (
     block_time     timestamptz, -- of block next_block - 1
     generation     bigint      not null default 0, -- as of cursors
     start_block    bigint      not null,
-    factory        text        not null,
     verified_block bigint      not null -- every event up to this block was read twice and is stored
 ) with (fillfactor = 50);
 
@@ -403,6 +419,6 @@ create view outbox_messages as
 -- +goose Down
 drop view outbox_messages, escrow_records, escrow_registry, processed_events, stored_events;
 drop function held_locks, all_locks, lock_key, args_json, event_id, bytes, hex;
-drop table memory, records, endpoint_faults, findings, requests, outbox, orphaned_events, events, chain_blocks, leadership, slot_ownership, cursors, relayer_instances, late_escrows, escrows, writers, event_types,
+drop table memory, records, endpoint_faults, findings, requests, outbox, orphaned_events, events, chain_blocks, leadership, slot_ownership, cursors, relayer_instances, late_escrows, escrows, factories, writers, event_types,
     lock_identity, lock_turns, ownership_lock;
 drop function tell;

@@ -1,5 +1,5 @@
-// Package registry owns the escrows that the factory has deployed: the leader discovers them, the
-// owners of their slots follow them.
+// Package registry owns the factories that are followed, and the escrows that they have deployed:
+// the leader discovers them, the owners of their slots follow them.
 //
 // A discovery adds a row to late_escrows too: the escrow is outside every cursor so far. The owner
 // of its slot admits it: it puts the EscrowDeployed into the outbox, catches the escrow up to its
@@ -42,6 +42,7 @@ const (
 // Discovery is a new escrow, as the leader records it.
 type Discovery struct {
 	Address    common.Address
+	Factory    common.Address
 	Slot       int16
 	Block      int64 // of its EscrowDeployed
 	LogIndex   int32
@@ -56,13 +57,14 @@ type Late struct {
 	Block     int64 // of its EscrowDeployed
 	LogIndex  int32
 	Monitored int64 // newest block whose events of this escrow are stored; Block-1 at first
+	Factory   common.Address
 }
 
 // Next is the block from which the catch-up continues.
 func (l Late) Next() int64 { return l.Monitored + 1 }
 
 // Record writes discoveries, in the leader's transaction, and returns how many the registry
-// accepted. A known address keeps its row, unless a reorganisation orphaned it: then the new
+// accepted. It fails for an escrow of a factory that the database does not follow. A known address keeps its row, unless a reorganisation orphaned it: then the new
 // deployment replaces the old one. Of several discoveries of an address the first counts.
 func Record(ctx context.Context, tx DB, chainID int64, found []Discovery) (registered int, err error) {
 	n := len(found)
@@ -71,16 +73,16 @@ func Record(ctx context.Context, tx DB, chainID int64, found []Discovery) (regis
 	}
 
 	addresses, slots, blocks, indexes := make([][]byte, n), make([]int16, n), make([]int64, n), make([]int32, n)
-	txs, occurrences := make([][]byte, n), make([]int16, n)
+	txs, occurrences, factories := make([][]byte, n), make([]int16, n), make([][]byte, n)
 	for i := range found {
 		d := &found[i]
 		addresses[i], slots[i], blocks[i], indexes[i] = d.Address[:], d.Slot, d.Block, d.LogIndex
-		txs[i], occurrences[i] = d.TxHash[:], d.Occurrence
+		txs[i], occurrences[i], factories[i] = d.TxHash[:], d.Occurrence, d.Factory[:]
 	}
 
 	tag, err := tx.Exec(ctx, record, pgx.StrictNamedArgs{
 		"chain": chainID, "addresses": addresses, "slots": slots, "blocks": blocks, "indexes": indexes, "txs": txs,
-		"occurrences": occurrences,
+		"occurrences": occurrences, "factories": factories,
 	})
 	if err != nil {
 		return 0, fmt.Errorf("record %d escrows: %w", n, err)
@@ -91,14 +93,15 @@ func Record(ctx context.Context, tx DB, chainID int64, found []Discovery) (regis
 
 const record = `
 	with put as (
-		insert into escrows as r (chain_id, address, slot, discovered_block_number, log_index, tx_hash, occurrence)
-		select distinct on (address) @chain::bigint, t.*
-		from unnest(@addresses::bytea[], @slots::smallint[], @blocks::bigint[], @indexes::integer[], @txs::bytea[], @occurrences::smallint[])
-			as t(address, slot, block, index, tx, occurrence)
+		insert into escrows as r (chain_id, address, slot, discovered_block_number, log_index, tx_hash, occurrence, factory)
+		select distinct on (address) @chain::bigint, t.address, slot, block, index, tx, occurrence, f.id
+		from unnest(@addresses::bytea[], @slots::smallint[], @blocks::bigint[], @indexes::integer[], @txs::bytea[], @occurrences::smallint[],
+			@factories::bytea[]) as t(address, slot, block, index, tx, occurrence, factory)
+		left join factories f on f.chain_id = @chain and f.address = t.factory
 		order by address, block, index
 		on conflict (chain_id, address) do update
 		set status = 1, discovered_block_number = excluded.discovered_block_number, log_index = excluded.log_index, tx_hash = excluded.tx_hash,
-		    occurrence = excluded.occurrence, ended_block = null, updated_at = now()
+		    occurrence = excluded.occurrence, factory = excluded.factory, ended_block = null, updated_at = now()
 		where r.status = 4
 		returning address, slot, discovered_block_number, log_index)
 	insert into late_escrows (chain_id, address, slot, deployed_block, log_index, monitored)
@@ -117,8 +120,8 @@ func ListLate(ctx context.Context, db DB, chainID int64, owner string, limit int
 }
 
 const listLate = `
-	select address, slot, deployed_block, log_index, monitored
-	from late_escrows
+	select address, slot, deployed_block, log_index, monitored, (` + FactoryOf + `(l.chain_id, l.address))
+	from late_escrows l
 	where chain_id = $1 and slot = any(array(select slot from slot_ownership where chain_id = $1 and owner = $2))
 	order by monitored, deployed_block, log_index limit $3`
 
@@ -126,12 +129,23 @@ const listLate = `
 // ones, with endedBlock 0, and those that ended above the block final, since a reorganisation may
 // undo that end.
 func Load(ctx context.Context, db DB, chainID int64, slots []int16, final int64,
-	each func(a common.Address, endedBlock int64)) error {
+	each func(a, factory common.Address, endedBlock int64)) error {
+	list, err := Factories(ctx, db, chainID)
+	if err != nil {
+		return err
+	}
+
+	factories := map[int16]common.Address{}
+	for _, f := range list {
+		factories[f.ID] = f.Address
+	}
+
 	rows, _ := db.Query(ctx, load, chainID, slots, final)
 	var address pgtype.DriverBytes // the driver's memory: a slice per row would be 32 MB of garbage per million
 	var ended int64
-	_, err := pgx.ForEachRow(rows, []any{&address, &ended}, func() error {
-		each(common.BytesToAddress(address), ended)
+	var factory int16
+	_, err = pgx.ForEachRow(rows, []any{&address, &ended, &factory}, func() error {
+		each(common.BytesToAddress(address), factories[factory], ended)
 		return nil
 	})
 	if err != nil {
@@ -142,7 +156,7 @@ func Load(ctx context.Context, db DB, chainID int64, slots []int16, final int64,
 }
 
 const load = `
-	select address, coalesce(ended_block, 0) from escrows e
+	select address, coalesce(ended_block, 0), factory from escrows e
 	where chain_id = $1 and slot = any($2) and (ended_block is null or ended_block > $3) and status <> 4
 	  and not exists (select from late_escrows l where l.chain_id = e.chain_id and l.address = e.address)`
 

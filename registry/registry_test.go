@@ -39,6 +39,7 @@ type story struct {
 func begin(t *testing.T) story {
 	t.Parallel()
 	s := story{t, testpg.Pool(t)}
+	s.exec(`insert into factories (chain_id, id, address, start_block) values ($1, 1, $3, 1), ($2, 1, $3, 1)`, chain, anotherChain, factory[:])
 	s.own(mySlot, me)
 	s.own(anothersSlot, another)
 	s.exec(`insert into slot_ownership (chain_id, slot, next_block) values ($1, $2, 1)`, chain, freeSlot)
@@ -59,12 +60,14 @@ func (s story) own(slot int16, owner string) {
 		anotherChain, slot, owner)
 }
 
+var factory = common.Address{0xfa, 0xc}
+
 func address(n int64) common.Address { return common.BytesToAddress([]byte{0xe5, byte(n)}) }
 
 // escrow is the discovery of an escrow that was deployed in the block, in my slot.
 func escrow(n, block int64) registry.Discovery {
 	return registry.Discovery{Address: address(n), Slot: mySlot, Block: block, LogIndex: int32(n),
-		TxHash: common.Hash{byte(n)}}
+		TxHash: common.Hash{byte(n)}, Factory: factory}
 }
 
 func inSlot(slot int16, d registry.Discovery) registry.Discovery {
@@ -122,7 +125,7 @@ func (s story) late(owner string, limit int) []registry.Late {
 func (s story) served(final int64, slots ...int16) map[common.Address]int64 {
 	s.t.Helper()
 	served := map[common.Address]int64{}
-	err := registry.Load(s.t.Context(), s.db, chain, slots, final, func(a common.Address, endedBlock int64) {
+	err := registry.Load(s.t.Context(), s.db, chain, slots, final, func(a, _ common.Address, endedBlock int64) {
 		require.NotContains(s.t, served, a, "an escrow was loaded twice")
 		served[a] = endedBlock
 	})
@@ -158,7 +161,7 @@ func TestADiscoveryIsLateUntilItsOwnerAdmitsIt(t *testing.T) {
 	s.discovered(escrow(1, 100))
 
 	require.Equal(t, row{Status: "active", Block: 100, EventID: eventID(1, ":1")}, s.row(chain, 1))
-	require.Equal(t, []registry.Late{{Address: address(1), Slot: mySlot, Block: 100, LogIndex: 1, Monitored: 99}},
+	require.Equal(t, []registry.Late{{Address: address(1), Slot: mySlot, Block: 100, LogIndex: 1, Monitored: 99, Factory: factory}},
 		s.late(me, 10))
 	require.Empty(t, s.served(0, mySlot), "no cursor vouches for it yet")
 
@@ -212,7 +215,7 @@ func TestADeploymentReplacesAnOrphanedOne(t *testing.T) {
 
 	require.Equal(t, row{Status: "active", Block: 105, EventID: eventID(0xaa, ":3:2")}, s.row(chain, 1),
 		"it has not ended on this branch")
-	require.Equal(t, []registry.Late{{Address: address(1), Slot: mySlot, Block: 105, LogIndex: 3, Monitored: 104}},
+	require.Equal(t, []registry.Late{{Address: address(1), Slot: mySlot, Block: 105, LogIndex: 3, Monitored: 104, Factory: factory}},
 		s.late(me, 10))
 }
 
@@ -279,8 +282,8 @@ func TestProgressOfALateEscrowIsKeptAndNeverGoesBack(t *testing.T) {
 	s.monitored(1, 120)
 
 	require.Equal(t, []registry.Late{
-		{Address: address(2), Slot: mySlot, Block: 100, LogIndex: 2, Monitored: 99},
-		{Address: address(1), Slot: mySlot, Block: 100, LogIndex: 1, Monitored: 150},
+		{Address: address(2), Slot: mySlot, Block: 100, LogIndex: 2, Monitored: 99, Factory: factory},
+		{Address: address(1), Slot: mySlot, Block: 100, LogIndex: 1, Monitored: 150, Factory: factory},
 	}, s.late(me, 10))
 	require.EqualValues(t, 151, s.late(me, 10)[1].Next())
 }
@@ -376,7 +379,7 @@ func TestErrorsSayWhatWasBeingDone(t *testing.T) {
 		[]registry.Progress{{Address: address(1), CaughtUp: true}}), "admit 1 late escrows")
 	require.ErrorContains(t, registry.Advance(ctx, s.db, chain, []registry.Progress{{Address: address(1)}}),
 		"advance 1 late escrows")
-	require.ErrorContains(t, registry.Load(ctx, s.db, chain, []int16{mySlot}, 0, func(common.Address, int64) {}),
+	require.ErrorContains(t, registry.Load(ctx, s.db, chain, []int16{mySlot}, 0, func(_, _ common.Address, _ int64) {}),
 		"load the escrows of 1 slots")
 
 	s.exec(`alter table escrows rename to gone_as_well`)
@@ -390,7 +393,7 @@ func TestTextIsAnAddressAsTheViewsHaveIt(t *testing.T) {
 	a := common.HexToAddress("0xE3d2980084b291fBA9684208EbDB5A4cb03bBD29")
 	require.Equal(t, "0xe3d2980084b291fba9684208ebdb5a4cb03bbd29", registry.Text(a))
 
-	s.discovered(registry.Discovery{Address: a, Slot: mySlot, Block: 1})
+	s.discovered(registry.Discovery{Address: a, Slot: mySlot, Block: 1, Factory: factory})
 	var text string
 	require.NoError(t, s.db.QueryRow(t.Context(), `select address from escrow_registry`).Scan(&text))
 	require.Equal(t, registry.Text(a), text)

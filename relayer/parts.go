@@ -5,6 +5,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/fusion-prime/escrow-relayer/registry"
 	"github.com/fusion-prime/escrow-relayer/relayer/chain"
 	"github.com/fusion-prime/escrow-relayer/relayer/command/send"
 	"github.com/fusion-prime/escrow-relayer/relayer/config"
@@ -28,8 +29,8 @@ func NewSource(cfg *config.Config, log *slog.Logger, reg prometheus.Registerer) 
 }
 
 // NewFilters returns the filters for requesting logs.
-func NewFilters(cfg *config.Config) *watch.Filters {
-	return watch.NewFilters(cfg.ABI, cfg.Factory, watch.FilterMode(cfg.LogFilter), cfg.RPCMaxAddress,
+func NewFilters(cfg *config.Config, factories *registry.Followed) *watch.Filters {
+	return watch.NewFilters(cfg.ABI, factories, watch.FilterMode(cfg.LogFilter), cfg.RPCMaxAddress,
 		cfg.RPCRequestPrice)
 }
 
@@ -43,10 +44,10 @@ func NewLedger(cfg *config.Config, db *database.Database) *ledger.Ledger {
 
 // NewVerifier returns the verifier, which reads the chain a second time and compares it with the
 // ledger.
-func NewVerifier(cfg *config.Config, src *chain.Source, filters *watch.Filters, led *ledger.Ledger, log *slog.Logger,
-	metrics *verify.Metrics) *verify.Verifier {
+func NewVerifier(cfg *config.Config, src *chain.Source, factories *registry.Followed, filters *watch.Filters,
+	led *ledger.Ledger, log *slog.Logger, metrics *verify.Metrics) *verify.Verifier {
 	return verify.New(verify.Config{
-		Source: src, Filters: filters.Again(), Ledger: led, ABI: cfg.ABI, Factory: cfg.Factory,
+		Source: src, Filters: filters.Again(), Ledger: led, ABI: cfg.ABI, Factories: factories,
 		Every: cfg.VerifyInterval, Log: log, Metrics: metrics,
 	})
 }

@@ -29,6 +29,7 @@ import (
 
 	"github.com/fusion-prime/escrow-relayer/election"
 	"github.com/fusion-prime/escrow-relayer/partition"
+	"github.com/fusion-prime/escrow-relayer/registry"
 	"github.com/fusion-prime/escrow-relayer/relayer/chain"
 	"github.com/fusion-prime/escrow-relayer/relayer/chain/blame"
 	"github.com/fusion-prime/escrow-relayer/relayer/config"
@@ -57,6 +58,7 @@ type Relayer struct {
 	build    fleet.Build
 	started  time.Time
 	source   *chain.Source
+	followed *registry.Followed // the factories
 	filters  *watch.Filters
 	metrics  metrics
 	commands *commands
@@ -67,6 +69,7 @@ type Relayer struct {
 	ledger   *ledger.Ledger
 	blame    *blame.Keeper
 	factory  *watch.FactoryWatch
+	past     *watch.PastWatch
 	verifier *verify.Verifier
 	pubsub   *pubsub.Client
 
@@ -91,14 +94,15 @@ var ErrRefused = errors.New("refused to start")
 
 // New creates an instance and starts nothing. The registry gets its metrics, each with the labels
 // chain_id and factory.
-func New(cfg *config.Config, log *slog.Logger, registry *prometheus.Registry, build fleet.Build) (*Relayer, error) {
-	reg := prometheus.WrapRegistererWith(fleetLabels(cfg), registry)
+func New(cfg *config.Config, log *slog.Logger, all *prometheus.Registry, build fleet.Build) (*Relayer, error) {
+	reg := prometheus.WrapRegistererWith(fleetLabels(cfg), all)
 	r := &Relayer{
-		cfg: cfg, log: log.With(slog.String("instance", cfg.InstanceID)), secrets: cfg.Secrets(), gatherer: registry,
-		build: build, started: time.Now(), filters: NewFilters(cfg),
+		cfg: cfg, log: log.With(slog.String("instance", cfg.InstanceID)), secrets: cfg.Secrets(), gatherer: all,
+		build: build, started: time.Now(), followed: registry.NewFollowed(cfg.Factories...),
 		metrics: metrics{watch: watch.NewMetrics(reg, cfg.ABI.EventNames()), verify: verify.NewMetrics(reg),
 			publish: publish.NewMetrics(reg)},
 	}
+	r.filters = NewFilters(cfg, r.followed)
 	r.condition.lastHeartbeat.Store(r.started.UnixNano())
 	var err error
 	if r.source, err = NewSource(cfg, r.component("source"), reg); err != nil {
@@ -181,12 +185,13 @@ func (r *Relayer) Run(ctx context.Context, front *web.Front) (err error) {
 func (r *Relayer) assemble() {
 	r.ledger = NewLedger(r.cfg, r.db)
 	r.blame = &blame.Keeper{DB: r.db.Pool, ChainID: r.cfg.ChainID, Endpoints: r.source, Log: r.component("source")}
-	r.factory = watch.NewFactoryWatch(watch.FactoryConfig{
-		Config: r.watchConfig("factory", &r.condition.writes.factory), Factory: r.cfg.Factory,
+	leader := watch.FactoryConfig{
+		Config: r.watchConfig("factory", &r.condition.writes.factory),
 		BeatEvery:   min(5*time.Second, r.cfg.LeaderStaleAfter/4),
 		ResignAfter: r.cfg.ResignAfter, Health: r.source.Health,
-	})
-	r.verifier = NewVerifier(r.cfg, r.source, r.filters, r.ledger, r.component("verifier"), r.metrics.verify)
+	}
+	r.factory, r.past = watch.NewFactoryWatch(leader), watch.NewPastWatch(leader)
+	r.verifier = NewVerifier(r.cfg, r.source, r.followed, r.filters, r.ledger, r.component("verifier"), r.metrics.verify)
 }
 
 // watchConfig is common to both watches; commits keeps the outcome of the last commit.

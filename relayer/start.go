@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
+	"github.com/ethereum/go-ethereum/common"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -85,7 +86,7 @@ func (r *Relayer) announce(ctx context.Context) {
 	partition := fmt.Sprintf("%s of %d, %s", cfg.Number, cfg.Total, cfg.Strategy)
 
 	r.log.InfoContext(ctx, "configured",
-		slog.Int64("chain", cfg.ChainID), slog.String("factory", cfg.Factory.Hex()),
+		slog.Int64("chain", cfg.ChainID), slog.Any("factories", cfg.FactoryAddress),
 		slog.Int64("start_block", cfg.StartBlock),
 		slog.String("finality", finality), slog.String("partition", partition), slog.Any("endpoints", cfg.Endpoints()),
 		slog.String("project", cfg.Project), slog.String("topic", cfg.Topic), slog.String("other_topic", cfg.OtherTopic),
@@ -189,16 +190,26 @@ func (r *Relayer) checkSchema(ctx context.Context) error {
 }
 
 func (r *Relayer) checkChain(ctx context.Context) error {
-	if err := r.source.Check(ctx, r.cfg.Factory); err != nil {
+	for _, f := range r.cfg.Factories {
+		if err := r.checkFactory(ctx, f.Address); err != nil {
+			return err
+		}
+	}
+
+	return nil
+}
+
+func (r *Relayer) checkFactory(ctx context.Context, factory common.Address) error {
+	if err := r.source.Check(ctx, factory); err != nil {
 		return explainNode(err)
 	}
 
-	err := r.cfg.ABI.CheckFactory(ctx, r.source, r.cfg.Factory)
+	err := r.cfg.ABI.CheckFactory(ctx, r.source, factory)
 	switch {
 	case errors.Is(err, contract.ErrNotFactory):
-		return fmt.Errorf("FACTORY_ADDRESS=%s: %w", r.cfg.Factory, err)
+		return fmt.Errorf("FACTORY_ADDRESS=%s: %w", factory, err)
 	case errors.Is(err, contract.ErrUnknownProxy):
-		r.log.WarnContext(ctx, "factory not recognised", slog.String("factory", r.cfg.Factory.Hex()), slog.Any("err", err))
+		r.log.WarnContext(ctx, "factory not recognised", slog.String("factory", factory.Hex()), slog.Any("err", err))
 		return nil
 	}
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 
 	"github.com/ethereum/go-ethereum/common"
 
@@ -112,33 +113,57 @@ func deployment(ctx context.Context, c startReader, factory common.Address, high
 	return high, exact, nil
 }
 
-// prepareChain stores the first block of a chain that is new to the database. Otherwise it logs a
-// START_BLOCK that differs from the stored one.
+// prepareChain makes the database follow the factories of FACTORY_ADDRESS. The start block of one that it does not
+// follow yet is checked first; of the others the database's counts.
 func (r *Relayer) prepareChain(ctx context.Context) error {
-	factory := registry.Text(r.cfg.Factory)
-	known, err := election.Start(ctx, r.db.Pool, r.cfg.ChainID, factory)
-	switch {
-	case errors.Is(err, election.ErrUnknown):
-		unchecked, err := checkStart(ctx, r.source, r.cfg.Factory, uint64(r.cfg.StartBlock), r.cfg.AllowLateStart)
+	known, err := registry.Factories(ctx, r.db.Pool, r.cfg.ChainID)
+	if err != nil {
+		return err
+	}
+
+	for _, f := range r.cfg.Factories {
+		at := slices.IndexFunc(known, func(k registry.Factory) bool { return k.Address == f.Address })
+		if at >= 0 {
+			r.compareStart(ctx, f, known[at])
+			continue
+		}
+
+		unchecked, err := checkStart(ctx, r.source, f.Address, uint64(f.Start), r.cfg.AllowLateStart)
 		if err != nil {
 			return explainNode(err)
 		}
 
 		if unchecked != "" {
-			r.log.WarnContext(ctx, "start block not checked", slog.Int64("block", r.cfg.StartBlock),
-				slog.String("reason", unchecked))
+			r.log.WarnContext(ctx, "start block not checked", slog.Int64("block", f.Start), slog.String("reason", unchecked))
 		}
-	case err != nil:
-		return err
-	case known < r.cfg.StartBlock:
-		r.log.InfoContext(ctx,
-			"this database reads the chain from an earlier block than START_BLOCK says; the database's counts",
-			slog.Int64("database", known), slog.Int64("variable", r.cfg.StartBlock))
-	case known > r.cfg.StartBlock:
-		r.log.WarnContext(ctx,
-			"this database reads the chain from a later block than START_BLOCK says; the database's counts, and what lies between was never read: "+
-				"`escrow-relayer rewind` reads it", slog.Int64("database", known), slog.Int64("variable", r.cfg.StartBlock))
 	}
 
-	return election.Prepare(ctx, r.db.Pool, r.cfg.ChainID, r.cfg.StartBlock, factory)
+	left, err := election.Prepare(ctx, r.db.Pool, r.cfg.ChainID, r.cfg.Factories)
+	if err != nil {
+		return err
+	}
+
+	if len(left) > 0 {
+		r.log.WarnContext(ctx, "this database follows factories that FACTORY_ADDRESS leaves out: they are followed on; name them, "+
+			"or retire them with `escrow-relayer factory retire`", slog.Any("factories", left))
+	}
+
+	return r.ledger.Follow(ctx, r.followed)
+}
+
+// compareStart logs what a start block differs in from the stored one, and that a factory is retired.
+func (r *Relayer) compareStart(ctx context.Context, given, known registry.Factory) {
+	blocks := []any{slog.String("factory", known.Address.Hex()), slog.Int64("database", known.Start),
+		slog.Int64("variable", given.Start)}
+	switch {
+	case known.Retired > 0:
+		r.log.WarnContext(ctx, "a factory of FACTORY_ADDRESS is retired: its escrows are followed to their end, and no new ones",
+			slog.String("factory", known.Address.Hex()), slog.Int64("from_block", known.Retired))
+	case known.Start < given.Start:
+		r.log.InfoContext(ctx,
+			"this database reads a factory from an earlier block than START_BLOCK says; the database's counts", blocks...)
+	case known.Start > given.Start:
+		r.log.WarnContext(ctx, "this database reads a factory from a later block than START_BLOCK says; the database's counts, "+
+			"and what lies between was never read: `escrow-relayer rewind` reads it", blocks...)
+	}
 }

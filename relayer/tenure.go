@@ -163,6 +163,7 @@ func (t *tenure) lead(ctx context.Context, term election.Term) error {
 
 		return err
 	})
+	g.Go(func() error { return t.past.Run(ctx, term.Epoch) })
 	g.Go(func() error { return t.verifier.Run(ctx, term.Epoch) })
 	g.Go(func() error {
 		return retention.Run(ctx, retention.Config{DB: t.db.Pool, ChainID: t.cfg.ChainID, Events: t.cfg.Retention,

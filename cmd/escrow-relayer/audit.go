@@ -11,6 +11,8 @@ import (
 	"github.com/schollz/progressbar/v3"
 	"github.com/spf13/cobra"
 
+	"github.com/fusion-prime/escrow-relayer/election"
+	"github.com/fusion-prime/escrow-relayer/registry"
 	"github.com/fusion-prime/escrow-relayer/relayer"
 	"github.com/fusion-prime/escrow-relayer/relayer/chain"
 	"github.com/fusion-prime/escrow-relayer/relayer/command/send"
@@ -57,6 +59,8 @@ type audit struct {
 	db  *database.Database
 	led *ledger.Ledger
 	src *chain.Source
+
+	followed *registry.Followed // the factories
 }
 
 // run compares events and senders. A difference is the answer no.
@@ -109,11 +113,21 @@ func (a *audit) limit(ctx context.Context) error {
 		return err
 	}
 
+	a.followed = registry.NewFollowed()
+	if err := a.followed.Refresh(ctx, a.db.Pool, a.cfg.ChainID); err != nil {
+		return err
+	}
+
+	start, err := election.Start(ctx, a.db.Pool, a.cfg.ChainID)
+	if err != nil {
+		return err
+	}
+
 	if a.to == 0 {
 		a.to = stored.To
 	}
 
-	a.from = max(a.from, a.cfg.StartBlock)
+	a.from = max(a.from, start)
 	if a.from > a.to {
 		return usage{fmt.Errorf("nothing to audit from block %d to %d", a.from, a.to)}
 	}
@@ -127,7 +141,7 @@ func (a *audit) limit(ctx context.Context) error {
 
 // events compares the events of the range, and returns how many differ.
 func (a *audit) events(ctx context.Context) (int, error) {
-	v := relayer.NewVerifier(a.cfg, a.src, relayer.NewFilters(a.cfg), a.led, logger(a.cfg),
+	v := relayer.NewVerifier(a.cfg, a.src, a.followed, relayer.NewFilters(a.cfg, a.followed), a.led, logger(a.cfg),
 		verify.NewMetrics(prometheus.NewRegistry()))
 	say := a.cmd.ErrOrStderr()
 	bar := progress(say, a.to-a.from+1, "blocks")
@@ -159,7 +173,10 @@ func (a *audit) events(ctx context.Context) (int, error) {
 	missing, extra, differing := count[verify.Missing], count[verify.Extra], count[verify.Differing]
 	fmt.Fprintf(say, "audited blocks %d to %d: %d missing, %d extra, %d differing\n", a.from, a.to, missing, extra,
 		differing)
-	fmt.Fprintf(say, "the factory's nonce %s\n", v.Counts())
+	for _, factory := range a.followed.Addresses() {
+		fmt.Fprintf(say, "the nonce of factory %s %s\n", factory, v.Counts(factory))
+	}
+
 	if n := count[verify.Pruned]; n > 0 {
 		fmt.Fprintf(say, "%d events of ended escrows are not compared: RETENTION has removed them\n", n)
 	}

@@ -275,8 +275,8 @@ func TestDoctorOfAnOperator(t *testing.T) {
 		_, err := w.DB.Exec(t.Context(), sql)
 		require.NoError(t, err, sql)
 	}
-	exec(`insert into leadership (chain_id, next_block, start_block, factory, verified_block)
-		values (1337, 9, 9, '0x', 8)`)
+	exec(`insert into leadership (chain_id, next_block, start_block, verified_block)
+		values (1337, 9, 9, 8)`)
 	exec(`insert into senders (chain_id, address, lock_key, max_in_flight, max_fee, day_fees, day_value)
 		values (1337, '0x00000000000000000000000000000000000000aa', 1, 1, 0, 0, 0)`)
 	as := func(role string, rights ...string) map[string]string {

@@ -4,12 +4,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ethereum/go-ethereum/common"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
 	"github.com/fusion-prime/escrow-relayer/election"
 	"github.com/fusion-prime/escrow-relayer/internal/testpg"
+	"github.com/fusion-prime/escrow-relayer/registry"
 )
 
 // Fleet is the database of one chain's fleet, empty at first.
@@ -62,7 +64,9 @@ func (f *Fleet) Column(sql string, args ...any) []string {
 // Prepare makes the chain's row, as the first instance does: nobody leads yet.
 func (f *Fleet) Prepare(start int64, factory string) {
 	f.t.Helper()
-	require.NoError(f.t, election.Prepare(f.t.Context(), f.DB, f.Chain, start, factory))
+	_, err := election.Prepare(f.t.Context(), f.DB, f.Chain,
+		[]registry.Factory{{Address: common.HexToAddress(factory), Start: start}})
+	require.NoError(f.t, err)
 }
 
 // Elect makes an instance the leader of a prepared chain, in epoch 1.
@@ -123,10 +127,13 @@ type Leader struct {
 // lock: see Session.Lead.
 func (f *Fleet) Leads(l Leader) {
 	f.t.Helper()
-	f.Exec(`insert into leadership (chain_id, instance_id, epoch, since, last_heartbeat, next_block, start_block, factory,
-			verified_block)
-		values ($1, nullif($2, ''), 7, now() - $3::interval, now() - $4::interval, $5, $6, $7, $8)`,
-		f.Chain, l.ID, l.Since, l.Beat, l.Next, l.Start, l.Factory, l.Verified)
+	f.Exec(`insert into leadership (chain_id, instance_id, epoch, since, last_heartbeat, next_block, start_block, verified_block)
+		values ($1, nullif($2, ''), 7, now() - $3::interval, now() - $4::interval, $5, $6, $7)`,
+		f.Chain, l.ID, l.Since, l.Beat, l.Next, l.Start, l.Verified)
+	if l.Factory != "" {
+		f.Exec(`insert into factories (chain_id, id, address, start_block) values ($1, 1, $2, $3)`, f.Chain,
+			common.HexToAddress(l.Factory).Bytes(), l.Start)
+	}
 }
 
 // LeaderBeat sets how old the leader's heartbeat is.

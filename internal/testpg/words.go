@@ -54,9 +54,9 @@ create trigger words instead of insert on processed_events for each row execute 
 create function write_escrow() returns trigger language plpgsql as $$
 	declare index integer := coalesce(nullif(substring(new.event_id from ':(\d+)$'), '')::integer, 0);
 	begin
-		insert into escrows (chain_id, discovered_block_number, ended_block, discovered_at, log_index, slot, status, address, tx_hash)
+		insert into escrows (chain_id, discovered_block_number, ended_block, discovered_at, log_index, slot, status, address, tx_hash, factory)
 		values (new.chain_id, new.discovered_block_number, new.ended_block, coalesce(new.discovered_at, now()), index, new.slot,
-		        array_position(array['active', 'released', 'refunded', 'orphaned'], coalesce(new.status, 'active')), word(new.address, 20), word(new.event_id, 32));
+		        array_position(array['active', 'released', 'refunded', 'orphaned'], coalesce(new.status, 'active')), word(new.address, 20), word(new.event_id, 32), 1);
 		if not coalesce(new.caught_up, false) and coalesce(new.status, 'active') <> 'orphaned' then
 			insert into late_escrows (chain_id, deployed_block, monitored, since, log_index, slot, address)
 			values (new.chain_id, new.discovered_block_number, new.last_monitored_block, coalesce(new.discovered_at, now()), index, new.slot,

@@ -16,6 +16,7 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 
 	"github.com/fusion-prime/escrow-relayer/partition"
+	"github.com/fusion-prime/escrow-relayer/registry"
 	"github.com/fusion-prime/escrow-relayer/relayer/contract"
 	"github.com/fusion-prime/escrow-relayer/relayer/publish/pubsub"
 )
@@ -23,7 +24,7 @@ import (
 // check verifies everything that an instance needs.
 func (l *loader) check() {
 	l.chain()
-	l.factory()
+	l.factories()
 	l.endpoints()
 	l.finality()
 	l.database()
@@ -48,24 +49,59 @@ func (l *loader) chain() {
 // maxBlock is centuries away on any chain: a larger number is a time in milliseconds or a hash.
 const maxBlock = 1_000_000_000_000
 
-func (l *loader) factory() {
+func (l *loader) factories() {
 	c := l.c
-	if !common.IsHexAddress(c.FactoryAddress) {
-		l.say("FACTORY_ADDRESS", "must be an address: 0x and 40 hexadecimal digits")
-		return
-	}
-
-	c.Factory = common.HexToAddress(c.FactoryAddress)
-	digits := c.FactoryAddress[len(c.FactoryAddress)-40:]
-	switch mixed := digits != strings.ToLower(digits) && digits != strings.ToUpper(digits); {
-	case c.Factory == (common.Address{}):
-		l.say("FACTORY_ADDRESS", "is the zero address; name the deployed EscrowFactory")
-	case mixed && digits != c.Factory.Hex()[2:]:
-		l.say("FACTORY_ADDRESS",
-			"its EIP-55 checksum does not fit: a digit is wrong. Copy it again; an address in lower case is not checked")
-	}
-
 	between(l, "START_BLOCK", c.StartBlock, 0, maxBlock, ": the block in which the factory was deployed")
+	if len(c.FactoryAddress) == 0 {
+		l.say("FACTORY_ADDRESS", "must be an address: 0x and 40 hexadecimal digits")
+	}
+
+	if len(c.FactoryAddress) > registry.MaxFactories {
+		l.say("FACTORY_ADDRESS", "names %d factories; a chain has at most %d", len(c.FactoryAddress), registry.MaxFactories)
+	}
+
+	for _, text := range c.FactoryAddress {
+		f, wrong := l.factoryOf(strings.TrimSpace(text))
+		if wrong == "" && slices.ContainsFunc(c.Factories, func(k registry.Factory) bool { return k.Address == f.Address }) {
+			wrong = "names " + f.Address.Hex() + " twice; remove one"
+		}
+
+		if wrong != "" {
+			l.say("FACTORY_ADDRESS", "%s", wrong)
+		}
+
+		c.Factories = append(c.Factories, f)
+	}
+
+	if len(c.Factories) > 0 {
+		c.Factory = c.Factories[0].Address
+	}
+}
+
+// factoryOf reads ADDRESS or ADDRESS@START_BLOCK, and returns what is wrong with it.
+func (l *loader) factoryOf(text string) (f registry.Factory, wrong string) {
+	address, start, own := strings.Cut(text, "@")
+	if !common.IsHexAddress(address) {
+		return f, "must be an address: 0x and 40 hexadecimal digits; for several factories a list of ADDRESS@START_BLOCK"
+	}
+
+	f = registry.Factory{Address: common.HexToAddress(address), Start: l.c.StartBlock}
+	if own {
+		n, err := strconv.ParseInt(start, 10, 64)
+		if f.Start = n; err != nil || n < 0 || n > maxBlock {
+			return f, fmt.Sprintf("has the start block %q after @; it is the block in which that factory was deployed", start)
+		}
+	}
+
+	digits := address[len(address)-40:]
+	switch mixed := digits != strings.ToLower(digits) && digits != strings.ToUpper(digits); {
+	case f.Address == (common.Address{}):
+		return f, "is the zero address; name the deployed EscrowFactory"
+	case mixed && digits != f.Address.Hex()[2:]:
+		return f, "its EIP-55 checksum does not fit: a digit is wrong. Copy it again; an address in lower case is not checked"
+	}
+
+	return f, ""
 }
 
 func (l *loader) endpoints() {

@@ -13,6 +13,7 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 
 	"github.com/fusion-prime/escrow-relayer/partition"
+	"github.com/fusion-prime/escrow-relayer/registry"
 	"github.com/fusion-prime/escrow-relayer/relayer/contract"
 	"github.com/fusion-prime/escrow-relayer/relayer/redact"
 )
@@ -26,8 +27,8 @@ type Config struct {
 	ChainID        int64    `env:"CHAIN_ID" scope:"chain" needed:"yes" help:"chain id; every endpoint must answer eth_chainId with it"`
 	RPCURLs        []string `env:"RPC_URLS" scope:"chain" needed:"or RPC_URL" secret:"yes" help:"RPC endpoints, comma-separated: http, https, ws, wss; the first is preferred among equals"`
 	RPCURL         string   `env:"RPC_URL" scope:"chain" needed:"or RPC_URLS" secret:"yes" help:"one RPC endpoint; put before those of RPC_URLS"`
-	FactoryAddress string   `env:"FACTORY_ADDRESS" scope:"chain" needed:"yes" help:"address of the EscrowFactory; in mixed case its EIP-55 checksum is verified"`
-	StartBlock     int64    `env:"START_BLOCK" scope:"chain" needed:"or 0" help:"first block to read; at or below the factory's deployment"`
+	FactoryAddress []string `env:"FACTORY_ADDRESS" scope:"chain" needed:"yes" help:"address of the EscrowFactory; several are comma-separated, each as ADDRESS@START_BLOCK; in mixed case its EIP-55 checksum is verified"`
+	StartBlock     int64    `env:"START_BLOCK" scope:"chain" needed:"or 0" help:"first block to read of a factory that has no @START_BLOCK; at or below its deployment"`
 
 	Project          string   `env:"PUBSUB_PROJECT_ID" needed:"yes" help:"Google Cloud project of the topics"`
 	Topic            string   `env:"PUBSUB_TOPIC_ID" needed:"yes" help:"topic of EscrowDeployed, Approved, EscrowReleased, EscrowRefunded"`
@@ -99,7 +100,8 @@ type Config struct {
 	KeeperDayFees        string `env:"KEEPER_DAY_FEES" envDefault:"20000000000000000" help:"wei; the most that all releases of one UTC day together may cost"`
 	KeeperPayers         string `env:"KEEPER_PAYERS" help:"release only escrows of these payers, comma-separated; default: anybody's"`
 
-	Factory   common.Address      `env:"-"`
+	Factories []registry.Factory  `env:"-"` // of FACTORY_ADDRESS
+	Factory   common.Address      `env:"-"` // the first of them
 	Partition partition.Partition `env:"-"`
 	Auto      bool                `env:"-"` // PARTITION_NUMBER=auto
 	ABI       *contract.ABI       `env:"-"`

@@ -53,6 +53,7 @@ type Event struct {
 	Name        string         // by the ABI
 	Escrow      common.Address // that it concerns: the argument "escrow" of EscrowDeployed, else the emitter
 	Emitter     common.Address
+	Factory     common.Address // of the escrow: the emitter of EscrowDeployed; Decode leaves that of others zero
 	BlockNumber uint64
 	BlockHash   common.Hash
 	BlockTime   uint64 // unix seconds
@@ -278,7 +279,7 @@ func (a *ABI) Decode(l *types.Log) (Event, error) {
 			BlockTime: l.BlockTimestamp, TxHash: l.TxHash, LogIndex: l.Index, Args: args,
 		}
 		if layout.name == Deployed {
-			e.Escrow = escrow
+			e.Escrow, e.Factory = escrow, l.Address
 		}
 
 		return e, nil

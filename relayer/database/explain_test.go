@@ -31,7 +31,7 @@ func TestExplain(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, silent.Close()) })
 
-	const write = `insert into leadership (chain_id, next_block, start_block, factory, verified_block) values (1, 1, 1, '', 0)`
+	const write = `insert into leadership (chain_id, next_block, start_block, verified_block) values (1, 1, 1, 0)`
 	for name, c := range map[string]struct {
 		change  func(*url.URL)
 		sql     string

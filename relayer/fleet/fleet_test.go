@@ -74,7 +74,7 @@ func TestWholeFleet(t *testing.T) {
 	require.Equal(t, 2520, f.Slots.Served)
 	require.Zero(t, f.Slots.Unserved)
 	require.Equal(t, fleet.Chain{Head: 1010, NodeHead: 1010, FactoryCursor: 1000, LowestCursor: 1003, Verified: 900,
-		Start: 10, Factory: "0xfac"}, f.Chain)
+		Start: 10, Factory: "0x0000000000000000000000000000000000000fac"}, f.Chain)
 	require.Equal(t, fleet.Escrows{Active: 2, Released: 1, Orphaned: 1}, f.Escrows)
 	require.EqualValues(t, 3, f.Escrows.Registered())
 	require.EqualValues(t, 2, f.Outbox.Messages)

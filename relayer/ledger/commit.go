@@ -91,7 +91,77 @@ func commitFactory(ctx context.Context, t *transaction, c FactoryCommit) error {
 		return err
 	}
 
-	events, err := notPruned(ctx, t, c.Events)
+	return discover(ctx, t, c.Events, early, past, c.To)
+}
+
+// PastCommit is what the leader stores for a range of final blocks of a factory that was added later.
+type PastCommit struct {
+	Epoch    int64
+	Factory  common.Address
+	From, To Position         // their generation is that of the factory watch
+	Checked  Block            // as of SlotCommit
+	Events   []contract.Event // EscrowDeployed of the factory, in order
+}
+
+// commitPast is the transaction of CommitPast. Like every writer it locks leadership before factories.
+func commitPast(ctx context.Context, t *transaction, c PastCommit) error {
+	early := foldEarly(c.Events)
+	defer early.wait()
+	var p past
+	err := t.QueryRow(ctx, holdFactory, pgx.StrictNamedArgs{"chain": t.cfg.ChainID, "me": t.cfg.InstanceID,
+		"epoch": c.Epoch, "generation": c.From.Generation}).Scan(&p.orphans, &p.open, &p.requests)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return ErrMoved
+	}
+
+	if err != nil {
+		return fmt.Errorf("hold the cursor of the factory watch: %w", err)
+	}
+
+	var done bool
+	err = t.QueryRow(ctx, advancePast, t.cfg.ChainID, c.Factory[:], c.From.Next, c.To.Next).Scan(&done)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return ErrMoved
+	}
+
+	if err != nil {
+		return fmt.Errorf("advance the past of factory %s: %w", c.Factory, err)
+	}
+
+	if err := remember(ctx, t, step{epoch: c.Epoch, from: c.From, to: c.To, checked: c.Checked}); err != nil {
+		return err
+	}
+
+	if done {
+		if _, err := t.Exec(ctx, verifyPast, t.cfg.ChainID, c.Factory[:]); err != nil {
+			return fmt.Errorf("let the past of factory %s be read again: %w", c.Factory, err)
+		}
+	}
+
+	return discover(ctx, t, c.Events, early, p, c.To)
+}
+
+const (
+	holdFactory = `
+	select ` + left + `
+	from leadership where chain_id = @chain and instance_id = @me and epoch = @epoch and generation = @generation for share`
+
+	advancePast = `
+	update factories
+	set past_block = case when $4::bigint < until_block then $4 end, until_block = case when $4 < until_block then until_block end
+	where chain_id = $1 and address = $2 and past_block = $3
+	returning past_block is null`
+
+	// The second reading has passed these blocks without the factory.
+	verifyPast = `
+	update leadership l set verified_block = least(l.verified_block, f.start_block - 1)
+	from factories f where l.chain_id = $1 and f.chain_id = $1 and f.address = $2`
+)
+
+// discover stores deployments, and registers their escrows.
+func discover(ctx context.Context, t *transaction, deployed []contract.Event, early *earlyFold, past past,
+	to Position) error {
+	events, err := notPruned(ctx, t, deployed)
 	if err != nil {
 		return err
 	}
@@ -111,7 +181,7 @@ func commitFactory(ctx context.Context, t *transaction, c FactoryCommit) error {
 	}
 
 	if again := len(fresh) - registered; again > 0 {
-		if err := addFinding(ctx, t, AnnouncedAgain, c.To.Next-1, again); err != nil {
+		if err := addFinding(ctx, t, AnnouncedAgain, to.Next-1, again); err != nil {
 			return err
 		}
 	}
@@ -156,7 +226,7 @@ func discoveries(deployed []contract.Event) []registry.Discovery {
 		e := &deployed[i]
 		found[i] = registry.Discovery{
 			Address: e.Escrow, Slot: partition.Slot(e.Escrow), Block: int64(e.BlockNumber), LogIndex: int32(e.LogIndex),
-			TxHash: e.TxHash, Occurrence: e.Occurrence,
+			TxHash: e.TxHash, Occurrence: e.Occurrence, Factory: e.Factory,
 		}
 	}
 

@@ -277,7 +277,7 @@ func (s *story) backTo(fork int64) []block {
 func (s *story) loadBook() {
 	s.book = map[common.Address]bool{}
 	require.NoError(s.t, registry.Load(s.t.Context(), s.DB, chain, allSlots(), 0,
-		func(a common.Address, _ int64) { s.book[a] = true }))
+		func(a, _ common.Address, _ int64) { s.book[a] = true }))
 }
 
 func allSlots() []int16 {

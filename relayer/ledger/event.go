@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/fusion-prime/escrow-relayer/partition"
+	"github.com/fusion-prime/escrow-relayer/registry"
 	"github.com/fusion-prime/escrow-relayer/relayer/column"
 	"github.com/fusion-prime/escrow-relayer/relayer/contract"
 	"github.com/fusion-prime/escrow-relayer/relayer/outbox"
@@ -57,12 +58,16 @@ func placesOf(events []contract.Event) (blocks []int64, indexes []int32) {
 // eventColumns are the columns that scanEvent reads, of events or of orphaned_events as p.
 const eventColumns = `(select name from event_types t
 	where t.id = p.type), p.block_number, p.log_index, p.occurrence, p.block_time, p.block_hash, p.tx_hash, p.escrow,
-	coalesce(p.emitter, p.escrow), p.args`
+	coalesce(p.emitter, p.escrow), p.args, coalesce(p.emitter, (` + registry.FactoryOf + `(p.chain_id, p.escrow)), ` + noFactory + `)`
+
+// noFactory is the factory of events whose escrow is in no registry: a rollback has removed it before
+// anybody was told of it. An EscrowDeployed alone has an emitter of its own, the factory.
+const noFactory = `'\x0000000000000000000000000000000000000000'::bytea`
 
 // scanEvent reads a row of eventColumns.
 func scanEvent(row pgx.CollectableRow) (e contract.Event, err error) {
 	err = row.Scan(&e.Name, &e.BlockNumber, &e.LogIndex, &e.Occurrence, &e.BlockTime, &e.BlockHash, &e.TxHash, &e.Escrow,
-		&e.Emitter, (*[]byte)(&e.Args))
+		&e.Emitter, (*[]byte)(&e.Args), &e.Factory)
 
 	return e, err
 }

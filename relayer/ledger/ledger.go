@@ -52,6 +52,18 @@ func (l *Ledger) CommitFactory(ctx context.Context, c FactoryCommit) (Result, er
 	return r, nil
 }
 
+// CommitPast stores a range of a factory's past, and registers the escrows. After ErrMoved the
+// database is unchanged.
+func (l *Ledger) CommitPast(ctx context.Context, c PastCommit) (Result, error) {
+	r, err := l.store(ctx, func(t *transaction) error { return commitPast(ctx, t, c) })
+	if err != nil {
+		return r, fmt.Errorf("commit %d earlier discoveries of blocks %d to %d: %w", len(c.Events), c.From.Next,
+			c.To.Next-1, err)
+	}
+
+	return r, nil
+}
+
 // store runs a transaction that stores events.
 func (l *Ledger) store(ctx context.Context, f func(*transaction) error) (Result, error) {
 	known, err := l.names.get(ctx, &l.cfg)

@@ -68,6 +68,7 @@ func event(name string, who int, block int64, index uint, tx int64, args string)
 		Name: name, Escrow: escrow(who), Emitter: escrow(who), BlockNumber: uint64(block), BlockHash: blockHash(0, block),
 		BlockTime: uint64(1000 + block),
 		TxHash:    common.BigToHash(big.NewInt(tx)), LogIndex: index, Args: json.RawMessage(args),
+		Factory: common.HexToAddress("0xfac"),
 	}
 	if name == "EscrowDeployed" {
 		e.Emitter = common.HexToAddress("0xfac")

@@ -29,6 +29,11 @@ func (l *Ledger) FactoryPosition(ctx context.Context, epoch int64) (Position, er
 		l.cfg.ChainID, epoch)
 }
 
+// Follow reads which factories are followed.
+func (l *Ledger) Follow(ctx context.Context, f *registry.Followed) error {
+	return f.Refresh(ctx, l.cfg.DB, l.cfg.ChainID)
+}
+
 // Start is the position at which the chain's processing began.
 func (l *Ledger) Start(ctx context.Context) (Position, error) {
 	return l.position(ctx, `select start_block, null::text, generation from leadership where chain_id = $1`, l.cfg.ChainID)

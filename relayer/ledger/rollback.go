@@ -163,6 +163,8 @@ func moveBack(ctx context.Context, t *transaction, fork Position, highest int64)
 	batch.Queue(newGeneration, chain)
 	batch.Queue(`update leadership set next_block = $2::bigint, block_hash = $3, verified_block = least(verified_block, $2::bigint - 1)
 		where chain_id = $1 and next_block > $2::bigint`, chain, fork.Next, hash)
+	batch.Queue(`update factories set past_block = greatest(start_block, $2::bigint) where chain_id = $1 and past_block > greatest(start_block, $2::bigint)`,
+		chain, fork.Next)
 	batch.Queue(`update cursors set next_block = $2, block_hash = $3, updated_at = now() where chain_id = $1 and next_block > $2`, chain, fork.Next, hash)
 	batch.Queue(`update slot_ownership set next_block = $2, block_hash = $3 where chain_id = $1 and owner is null and next_block > $2`, chain, fork.Next, hash)
 	batch.Queue(`delete from chain_blocks where chain_id = $1 and number >= $2`, chain, fork.Next)

@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/fusion-prime/escrow-relayer/registry"
 	"github.com/fusion-prime/escrow-relayer/relayer/column"
 )
 
@@ -28,7 +29,7 @@ type Want struct {
 
 // columns of a row as scan reads it, and whether the row is in doubt.
 const columns = `o.seq, o.token, o.slot, o.kind, o.escrow, o.event_type, p.block_number, p.log_index, p.occurrence, p.block_time, p.block_hash,
-	p.tx_hash, p.emitter, p.args, o.seq <= s.doubt_seq`
+	p.tx_hash, p.emitter, p.args, coalesce(p.emitter, (` + registry.FactoryOf + `(o.chain_id, o.escrow))), o.seq <= s.doubt_seq`
 
 // joins look up a row's event and its slot's doubt, one by one.
 const joins = `
@@ -166,10 +167,10 @@ func scan(row pgx.CollectableRow) (f Found, err error) {
 	var block, index, at *uint64
 	var occurrence *int16
 	var hash, tx *common.Hash
-	var emitter *common.Address
+	var emitter, factory *common.Address
 	e := &f.Event
 	err = row.Scan(&f.Seq, &f.Token, &f.Slot, &f.Kind, &e.Escrow, &e.Name, &block, &index, &occurrence, &at, &hash, &tx,
-		&emitter, (*[]byte)(&e.Args), &f.Doubtful, &f.want)
+		&emitter, (*[]byte)(&e.Args), &factory, &f.Doubtful, &f.want)
 	if f.Gone = err == nil && block == nil; err != nil || f.Gone {
 		return f, err
 	}
@@ -178,6 +179,10 @@ func scan(row pgx.CollectableRow) (f Found, err error) {
 	e.BlockHash, e.TxHash, e.Emitter = *hash, *tx, e.Escrow
 	if emitter != nil {
 		e.Emitter = *emitter
+	}
+
+	if factory != nil {
+		e.Factory = *factory
 	}
 
 	return f, nil

@@ -68,7 +68,7 @@ func (c *claims) settle(ctx context.Context, batch *chain.Batch) (unnamed []comm
 		}
 	}
 
-	if err := c.count(ctx, batch); err != nil {
+	if err := c.countAll(ctx, batch); err != nil {
 		return nil, err
 	}
 

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"slices"
 
+	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/core/types"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/chain"
@@ -24,22 +25,40 @@ const (
 	NotAsked     Count = "was not asked for" // yet
 )
 
+// countAll tests that the deployments of a batch are all that the factories' nonces count.
+func (c *claims) countAll(ctx context.Context, batch *chain.Batch) error {
+	for _, f := range c.v.cfg.Factories.List() {
+		if c.v.counts[f.Address] == OtherCreated || !f.Follows(batch.From) || !f.Follows(batch.To) {
+			continue
+		}
+
+		if err := (&deployments{c, f.Address}).count(ctx, batch); err != nil {
+			return err
+		}
+	}
+
+	return nil
+}
+
+// deployments are claims on what one factory has deployed.
+type deployments struct {
+	*claims
+
+	factory common.Address
+}
+
 // count tests that the deployments of a batch are all that the factory's nonce counts. While they are not, the
 // block in which they first differ is proved, which has the missing one in the batch. Two endpoints that have no
 // logs of old blocks agree, and are found out so.
-func (c *claims) count(ctx context.Context, batch *chain.Batch) error {
+func (c *deployments) count(ctx context.Context, batch *chain.Batch) error {
 	v := c.v
-	if v.counts == OtherCreated {
-		return nil
-	}
-
-	before, err := v.nonces(ctx, batch.From-min(batch.From, 1))
+	before, err := v.nonces(ctx, c.factory, batch.From-min(batch.From, 1))
 	if err != nil {
 		return err
 	}
 
 	for {
-		after, err := v.nonces(ctx, batch.To)
+		after, err := v.nonces(ctx, c.factory, batch.To)
 		if err != nil {
 			return err
 		}
@@ -48,7 +67,7 @@ func (c *claims) count(ctx context.Context, batch *chain.Batch) error {
 		for name, from := range before {
 			to, both := after[name]
 			if both && to-from == c.deployed(batch.Logs, batch.To) {
-				v.counts = Counted
+				v.counts[c.factory] = Counted
 				return nil
 			}
 
@@ -58,12 +77,12 @@ func (c *claims) count(ctx context.Context, batch *chain.Batch) error {
 		}
 
 		if wrong == "" {
-			if v.counts != Uncounted {
+			if v.counts[c.factory] != Uncounted {
 				v.cfg.Log.WarnContext(ctx, "no endpoint has the state of the factory at old blocks: its nonce is not compared "+
-					"with the deployments", slog.Uint64("block", batch.From))
+					"with the deployments", slog.String("factory", c.factory.Hex()), slog.Uint64("block", batch.From))
 			}
 
-			v.counts = Uncounted
+			v.counts[c.factory] = Uncounted
 
 			return nil
 		}
@@ -76,11 +95,11 @@ func (c *claims) count(ctx context.Context, batch *chain.Batch) error {
 
 // locate proves the block in which an endpoint first counts otherwise. done: what is proved there is what was
 // known, so that the nonce counts something else.
-func (c *claims) locate(ctx context.Context, batch *chain.Batch, name string, before uint64) (done bool, err error) {
+func (c *deployments) locate(ctx context.Context, batch *chain.Batch, name string, before uint64) (done bool, err error) {
 	low, high := batch.From, batch.To
 	for low < high {
 		middle := low + (high-low)/2
-		at, err := c.v.nonces(ctx, middle)
+		at, err := c.v.nonces(ctx, c.factory, middle)
 		if err != nil {
 			return false, err
 		}
@@ -108,18 +127,18 @@ func (c *claims) locate(ctx context.Context, batch *chain.Batch, name string, be
 		return false, nil
 	}
 
-	c.v.counts = OtherCreated
+	c.v.counts[c.factory] = OtherCreated
 	c.v.cfg.Log.WarnContext(ctx, "the factory creates other contracts too: its nonce is not compared with the deployments",
-		slog.Uint64("block", low))
+		slog.String("factory", c.factory.Hex()), slog.Uint64("block", low))
 
 	return true, nil
 }
 
-// nonces is the factory's at a block, by endpoint; 0 of one that is not there yet counts as 1.
-func (v *Verifier) nonces(ctx context.Context, block uint64) (map[string]uint64, error) {
-	list, err := v.cfg.Source.Nonces(ctx, v.cfg.Factory, block)
+// nonces is a factory's at a block, by endpoint; 0 of one that is not there yet counts as 1.
+func (v *Verifier) nonces(ctx context.Context, factory common.Address, block uint64) (map[string]uint64, error) {
+	list, err := v.cfg.Source.Nonces(ctx, factory, block)
 	if err != nil {
-		return nil, fmt.Errorf("nonce of the factory at block %d: %w", block, err)
+		return nil, fmt.Errorf("nonce of factory %s at block %d: %w", factory, block, err)
 	}
 
 	for name, nonce := range list {
@@ -130,10 +149,10 @@ func (v *Verifier) nonces(ctx context.Context, block uint64) (map[string]uint64,
 }
 
 // deployed is how many logs up to a block are the factory's deployments.
-func (c *claims) deployed(logs []types.Log, to uint64) (n uint64) {
+func (c *deployments) deployed(logs []types.Log, to uint64) (n uint64) {
 	for i := range logs {
 		l := &logs[i]
-		if l.BlockNumber > to || l.Address != c.v.cfg.Factory {
+		if l.BlockNumber > to || l.Address != c.factory {
 			continue
 		}
 

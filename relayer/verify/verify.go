@@ -19,6 +19,7 @@
 package verify
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -33,6 +34,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
+	"github.com/fusion-prime/escrow-relayer/registry"
 	"github.com/fusion-prime/escrow-relayer/relayer/chain"
 	"github.com/fusion-prime/escrow-relayer/relayer/contract"
 	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
@@ -65,14 +67,14 @@ type Filters interface {
 
 // Config of a Verifier. All fields are required.
 type Config struct {
-	Source  Source
-	Filters Filters
-	Ledger  *ledger.Ledger
-	ABI     *contract.ABI
-	Factory common.Address
-	Every   time.Duration // pause between two readings; up to tenfold while there are only a few blocks to read
-	Log     *slog.Logger
-	Metrics *Metrics
+	Source    Source
+	Filters   Filters
+	Ledger    *ledger.Ledger
+	ABI       *contract.ABI
+	Factories *registry.Followed
+	Every     time.Duration // pause between two readings; up to tenfold while there are only a few blocks to read
+	Log       *slog.Logger
+	Metrics   *Metrics
 }
 
 // Metrics of the verifier.
@@ -95,8 +97,8 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 // Verifier compares.
 type Verifier struct {
 	cfg    Config
-	waited int // looks in a row at which there were too few blocks to read
-	counts Count
+	waited int                      // looks in a row at which there were too few blocks to read
+	counts map[common.Address]Count // by factory
 }
 
 // Where finality moves with every block, a few blocks are not worth the requests: they wait until
@@ -104,10 +106,10 @@ type Verifier struct {
 const enoughBlocks, mostWaits = 32, 10
 
 // New returns a Verifier.
-func New(cfg Config) *Verifier { return &Verifier{cfg: cfg, counts: NotAsked} }
+func New(cfg Config) *Verifier { return &Verifier{cfg: cfg, counts: map[common.Address]Count{}} }
 
-// Counts is what the factory's nonce has said of its deployments. It is for who calls Compare.
-func (v *Verifier) Counts() Count { return v.counts }
+// Counts is what a factory's nonce has said of its deployments. It is for who calls Compare.
+func (v *Verifier) Counts(factory common.Address) Count { return cmp.Or(v.counts[factory], NotAsked) }
 
 // Difference is an event on which chain and database differ.
 type Difference struct {
@@ -388,7 +390,7 @@ func (v *Verifier) part(ctx context.Context, batch *chain.Batch,
 // ended before most of the range.
 const atOnce = 10_000
 
-// filter is how the logs of blocks from..last are asked for: of the factory and the escrows that may
+// filter is how the logs of blocks from..last are asked for: of the factories and the escrows that may
 // have emitted something, where there are so few of them that naming them costs less than topics.
 func (v *Verifier) filter(ctx context.Context, from, to int64, deployed []common.Address) (f *chain.Filter,
 	last int64, err error) {
@@ -401,7 +403,7 @@ func (v *Verifier) filter(ctx context.Context, from, to int64, deployed []common
 	last = min(to, from+atOnce-1)
 	list, err := v.cfg.Ledger.Emitters(ctx, from, last, most+1)
 	if err == nil && len(list) <= most {
-		f.Addresses = append(append(list, deployed...), v.cfg.Factory)
+		f.Addresses = append(append(list, deployed...), v.cfg.Factories.Addresses()...)
 	}
 
 	return f, last, err
@@ -415,7 +417,7 @@ func (v *Verifier) decode(logs []types.Log) (events []contract.Event, err error)
 		case errors.Is(err, contract.ErrForeign):
 		case err != nil:
 			return nil, err
-		case e.Name != contract.Deployed || e.Emitter == v.cfg.Factory:
+		case e.Name != contract.Deployed || v.cfg.Factories.Has(e.Emitter, e.BlockNumber):
 			events = append(events, e)
 		}
 	}

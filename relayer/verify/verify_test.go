@@ -167,7 +167,8 @@ func eitherNodeMayLie(t *testing.T, mode watch.FilterMode, named bool) {
 	require.NoError(t, err)
 	require.Greater(t, truth.Count(), 30)
 
-	filters := watch.NewFilters(abi, d.Factory, mode, 1000, 4000)
+	followed := registry.NewFollowed(registry.Factory{Address: d.Factory})
+	filters := watch.NewFilters(abi, followed, mode, 1000, 4000)
 	f := testfleet.New(t, chainID)
 	f.Alone("r0", int64(d.Block), registry.Text(d.Factory))
 	f.SetCursor("r0", int64(head)+1, "")
@@ -181,7 +182,7 @@ func eitherNodeMayLie(t *testing.T, mode watch.FilterMode, named bool) {
 		metrics := NewMetrics(prometheus.NewRegistry())
 		v := New(Config{
 			Source:  &twoNodes{chain: c, logs: logs, head: head, named: named, liarFirst: liarFirst},
-			Filters: filters.Again(), Ledger: led, ABI: abi, Factory: d.Factory,
+			Filters: filters.Again(), Ledger: led, ABI: abi, Factories: followed,
 			Every: time.Second,
 			Log:   slog.New(slog.NewTextHandler(t.Output(), nil)), Metrics: metrics,
 		})
@@ -213,14 +214,14 @@ func eitherNodeMayLie(t *testing.T, mode watch.FilterMode, named bool) {
 		f.Exec(`delete from escrows`)
 		f.Verify(int64(d.Block) - 1)
 		v := New(Config{Source: &twoNodes{chain: c, logs: logs, head: head, named: named, indexed: head + 1},
-			Filters: filters.Again(), Ledger: led, ABI: abi, Factory: d.Factory, Every: time.Second,
+			Filters: filters.Again(), Ledger: led, ABI: abi, Factories: followed, Every: time.Second,
 			Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Metrics: NewMetrics(prometheus.NewRegistry())})
 		v.waited = mostWaits
 		require.NoError(t, v.once(ctx, 1))
-		require.Equal(t, Counted, v.Counts())
+		require.Equal(t, Counted, v.Counts(d.Factory))
 		require.Len(t, f.Column(`select hex(address) from escrows`), len(truth.Escrows))
 		v = New(Config{Source: &twoNodes{chain: c, logs: logs, head: head, named: named}, Filters: filters.Again(),
-			Ledger: led, ABI: abi, Factory: d.Factory, Every: time.Second,
+			Ledger: led, ABI: abi, Factories: followed, Every: time.Second,
 			Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Metrics: NewMetrics(prometheus.NewRegistry())})
 		f.Exec(`delete from late_escrows`)
 		f.Verify(int64(d.Block) - 1)
@@ -247,7 +248,7 @@ func eitherNodeMayLie(t *testing.T, mode watch.FilterMode, named bool) {
 		f.Exec(`update events set block_hash = sha256(block_hash)
 			where event_id(tx_hash, log_index, occurrence) = $1`, ids[1])
 		v := New(Config{Source: &twoNodes{chain: c, logs: logs, head: head, named: named}, Filters: filters.Again(),
-			Ledger: led, ABI: abi, Factory: d.Factory,
+			Ledger: led, ABI: abi, Factories: followed,
 			Every: time.Second,
 			Log:   slog.New(slog.NewTextHandler(t.Output(), nil)), Metrics: NewMetrics(prometheus.NewRegistry())})
 		v.waited = mostWaits

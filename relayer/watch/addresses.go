@@ -14,11 +14,15 @@ import (
 // hash, or at the first free one after it. At most two thirds of the places are taken. The hash is
 // seeded, so that collisions cannot be chosen.
 //
+// Each address has a mark, a small number. While all marks are 0 they take no memory; then they
+// take 1.5 to 2.3 bytes per address.
+//
 // The zero address marks a free place and cannot be in the set: no contract has it. A set belongs
 // to one goroutine.
 type addressSet struct {
 	seed   maphash.Seed
 	places []common.Address
+	marks  []uint8 // of each place; nil: all are 0
 	n      int
 }
 
@@ -61,6 +65,15 @@ func (s *addressSet) home(a common.Address) int {
 	return int(place)
 }
 
+// mark is the mark of an address; 0 if the address is not in the set.
+func (s *addressSet) mark(a common.Address) uint8 {
+	if place, found := s.find(a); found && s.marks != nil {
+		return s.marks[place]
+	}
+
+	return 0
+}
+
 func (s *addressSet) next(place int) int {
 	if place++; place < len(s.places) {
 		return place
@@ -69,8 +82,8 @@ func (s *addressSet) next(place int) int {
 	return 0
 }
 
-// add reports whether the address is new.
-func (s *addressSet) add(a common.Address) bool {
+// add reports whether the address is new; a known one keeps its mark.
+func (s *addressSet) add(a common.Address, mark uint8) bool {
 	if a == (common.Address{}) {
 		return false
 	}
@@ -86,17 +99,33 @@ func (s *addressSet) add(a common.Address) bool {
 	}
 
 	s.places[place], s.n = a, s.n+1
+	if mark > 0 && s.marks == nil {
+		s.marks = make([]uint8, len(s.places))
+	}
+
+	if s.marks != nil {
+		s.marks[place] = mark
+	}
 
 	return true
 }
 
 func (s *addressSet) grow() {
-	old := s.places
+	old, marks := s.places, s.marks
 	s.places = make([]common.Address, len(old)+len(old)/2)
-	for _, a := range old {
-		if a != (common.Address{}) {
-			place, _ := s.find(a)
-			s.places[place] = a
+	if marks != nil {
+		s.marks = make([]uint8, len(s.places))
+	}
+
+	for i, a := range old {
+		if a == (common.Address{}) {
+			continue
+		}
+
+		place, _ := s.find(a)
+		s.places[place] = a
+		if marks != nil {
+			s.marks[place] = marks[i]
 		}
 	}
 }
@@ -111,7 +140,12 @@ func (s *addressSet) remove(a common.Address) {
 	s.n--
 	for at := s.next(gap); s.places[at] != (common.Address{}); at = s.next(at) {
 		if s.behind(s.home(s.places[at]), at) >= s.behind(gap, at) {
-			s.places[gap], gap = s.places[at], at
+			s.places[gap] = s.places[at]
+			if s.marks != nil {
+				s.marks[gap] = s.marks[at]
+			}
+
+			gap = at
 		}
 	}
 

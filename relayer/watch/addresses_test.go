@@ -23,9 +23,9 @@ func FuzzAddressSet(f *testing.F) {
 				set.remove(a)
 				delete(model, a)
 			case a == common.Address{}:
-				require.False(t, set.add(a), "the zero address marks a free place")
+				require.False(t, set.add(a, a[19]%3), "the zero address marks a free place")
 			default:
-				require.Equal(t, !had, set.add(a))
+				require.Equal(t, !had, set.add(a, a[19]%3))
 				model[a] = struct{}{}
 			}
 
@@ -42,6 +42,9 @@ func equal(t *testing.T, model map[common.Address]struct{}, set *addressSet) {
 		a := common.Address{19: byte(n)}
 		_, has := model[a]
 		require.Equal(t, has, set.has(a), a)
+		if has {
+			require.Equal(t, a[19]%3, set.mark(a), a)
+		}
 	}
 
 	var all []common.Address
@@ -67,7 +70,7 @@ func TestAddressSetHoldsThroughChanges(t *testing.T) {
 				set.remove(a)
 				delete(model, a)
 			} else {
-				set.add(a)
+				set.add(a, a[19]%3)
 				model[a] = struct{}{}
 			}
 
@@ -85,8 +88,8 @@ func TestAddressSetIsSmall(t *testing.T) {
 	made, grown := newAddressSet(n), newAddressSet(0)
 	for i := range n {
 		a := common.Address{byte(i), byte(i >> 8), byte(i >> 16), 19: 1}
-		made.add(a)
-		grown.add(a)
+		made.add(a, 0)
+		grown.add(a, 0)
 		require.LessOrEqual(t, cap(grown.places)*common.AddressLength, 46*grown.len()+400)
 	}
 

@@ -9,6 +9,7 @@ import (
 	"github.com/ethereum/go-ethereum/crypto"
 	"github.com/stretchr/testify/require"
 
+	"github.com/fusion-prime/escrow-relayer/registry"
 	"github.com/fusion-prime/escrow-relayer/relayer/contract"
 )
 
@@ -24,7 +25,7 @@ func BenchmarkMatch(b *testing.B) {
 			book := newBook(escrows)
 			address := func(i int) common.Address { return common.BytesToAddress(crypto.Keccak256(fmt.Append(nil, i))) }
 			for i := range escrows {
-				book.add(address(i))
+				book.add(registry.Late{Address: address(i)})
 			}
 
 			batch := make([]types.Log, logs)
@@ -42,7 +43,9 @@ func BenchmarkMatch(b *testing.B) {
 			m := NewMetrics(nil, nil)
 			b.ReportAllocs()
 			for b.Loop() {
-				events, err := decode(abi, batch, func(l *types.Log) bool { return book.has(l.Address) }, m)
+				events, err := decode(abi, batch, func(l *types.Log) (common.Address, bool) {
+					return common.Address{}, book.has(l.Address)
+				}, m)
 				if err != nil || len(events) != logs/ours {
 					b.Fatalf("matched %d of %d logs: %v", len(events), logs, err)
 				}

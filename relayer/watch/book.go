@@ -12,7 +12,8 @@ import (
 
 // book is the set of escrows that a slot watch follows. It belongs to the goroutine of the watch.
 type book struct {
-	addresses *addressSet
+	addresses *addressSet              // each marked with the index of its factory
+	factories []common.Address         // that have deployed them
 	ended     map[common.Address]int64 // block of the release or refund, until it is final
 	// new ones, by block: each joins with the batch of its deployment, whose request names it
 	waiting []registry.Late
@@ -27,8 +28,8 @@ func loadBook(ctx context.Context, db registry.DB, chainID int64, slots []int16,
 	}
 
 	b := newBook(n)
-	err = registry.Load(ctx, db, chainID, slots, final, func(a common.Address, endedBlock int64) {
-		b.addresses.add(a)
+	err = registry.Load(ctx, db, chainID, slots, final, func(a, factory common.Address, endedBlock int64) {
+		b.addresses.add(a, b.index(factory))
 		if endedBlock > 0 {
 			b.ended[a] = endedBlock
 		}
@@ -44,10 +45,25 @@ func newBook(escrows int) *book {
 
 func (b *book) has(a common.Address) bool { return b.addresses.has(a) }
 
-func (b *book) add(a common.Address) {
-	if b.addresses.add(a) {
+func (b *book) add(l registry.Late) {
+	if b.addresses.add(l.Address, b.index(l.Factory)) {
 		b.version++
 	}
+}
+
+// index is the place of a factory in the book's list.
+func (b *book) index(factory common.Address) uint8 {
+	i := slices.Index(b.factories, factory)
+	if i < 0 {
+		i, b.factories = len(b.factories), append(b.factories, factory)
+	}
+
+	return uint8(i)
+}
+
+// factory is the factory that has deployed an escrow of the book.
+func (b *book) factory(escrow common.Address) common.Address {
+	return b.factories[b.addresses.mark(escrow)]
 }
 
 // await replaces the waiting escrows.
@@ -71,7 +87,7 @@ func (b *book) due(block int64) []registry.Late {
 // join adds the first n waiting escrows.
 func (b *book) join(n int) {
 	for _, l := range b.waiting[:n] {
-		b.addresses.add(l.Address)
+		b.addresses.add(l.Address, b.index(l.Factory))
 	}
 
 	b.waiting = b.waiting[n:]

@@ -6,6 +6,7 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/stretchr/testify/require"
 
+	"github.com/fusion-prime/escrow-relayer/registry"
 	"github.com/fusion-prime/escrow-relayer/relayer/contract"
 )
 
@@ -15,14 +16,14 @@ func TestAddressesAreNamedWithoutEscrows(t *testing.T) {
 	abi, err := contract.New("", "")
 	require.NoError(t, err)
 	factory := common.Address{1}
-	f := NewFilters(abi, factory, FilterAddresses, 1000, 4000)
+	f := NewFilters(abi, registry.NewFollowed(registry.Factory{Address: factory}), FilterAddresses, 1000, 4000)
 	require.Equal(t, []common.Address{factory}, f.Head().Addresses, "before the escrows are loaded")
 	b := newBook(0)
 	f.update(b)
 	require.Equal(t, []common.Address{factory}, f.Head().Addresses)
 	require.NotNil(t, f.ranged.Addresses)
 	require.Empty(t, f.ranged.Addresses)
-	b.add(common.Address{2})
+	b.add(registry.Late{Address: common.Address{2}})
 	f.update(b)
 	require.ElementsMatch(t, []common.Address{factory, {2}}, f.Head().Addresses)
 	require.Equal(t, []common.Address{{2}}, f.ranged.Addresses)

@@ -17,17 +17,16 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
 )
 
-// FactoryConfig configures a FactoryWatch. All fields are required.
+// FactoryConfig configures a FactoryWatch and a PastWatch. All fields are required.
 type FactoryConfig struct {
 	Config
 
-	Factory     common.Address
 	BeatEvery   time.Duration // pause between two heartbeats of the leader
 	ResignAfter time.Duration // a leader without progress for this long, because of its node, resigns
 	Health      func() error  // of the node
 }
 
-// FactoryWatch records the escrows that the factory deploys. It serves one term after another.
+// FactoryWatch records the escrows that the factories deploy. It serves one term after another.
 type FactoryWatch struct {
 	watcher
 
@@ -120,6 +119,11 @@ func (w *FactoryWatch) advance(ctx context.Context, epoch int64, at *ledger.Posi
 			return unstored(err)
 		}
 
+		// After the position: a factory that was added in between has raised its generation.
+		if err := w.cfg.Ledger.Follow(ctx, w.cfg.Filters.followed); err != nil {
+			return unstored(err)
+		}
+
 		w.next.Store(at.Next)
 		if err := checked(ctx, w.cfg.Source, *at); err != nil {
 			return err
@@ -174,8 +178,9 @@ func (g *factoryGathering) gather(_ context.Context, batch *chain.Batch) (bool, 
 	}
 
 	came := time.Now()
-	events, err := decode(g.cfg.ABI, batch.Logs, func(l *types.Log) bool { return l.Address == g.cfg.Factory },
-		g.cfg.Metrics)
+	events, err := decode(g.cfg.ABI, batch.Logs, func(l *types.Log) (common.Address, bool) {
+		return l.Address, g.cfg.Filters.followed.Has(l.Address, l.BlockNumber)
+	}, g.cfg.Metrics)
 	if err != nil {
 		return false, err
 	}

@@ -5,11 +5,13 @@ import (
 	"errors"
 	"log/slog"
 	"math"
+	"slices"
 	"sync/atomic"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
 
+	"github.com/fusion-prime/escrow-relayer/registry"
 	"github.com/fusion-prime/escrow-relayer/relayer/chain"
 	"github.com/fusion-prime/escrow-relayer/relayer/contract"
 )
@@ -54,7 +56,7 @@ const namedFor = time.Minute
 // that both filters fit the book in that version.
 type Filters struct {
 	abi          *contract.ABI
-	factory      common.Address
+	followed     *registry.Followed
 	mode         FilterMode
 	maxAddresses int
 	requestPrice int
@@ -70,12 +72,13 @@ type Filters struct {
 
 // NewFilters returns filters by topics, until the slot watch has loaded its escrows. maxAddresses
 // is the most that a request names; requestPrice is the cost of one more request, in bytes.
-func NewFilters(abi *contract.ABI, factory common.Address, mode FilterMode, maxAddresses, requestPrice int) *Filters {
-	f := &Filters{abi: abi, factory: factory, mode: mode, maxAddresses: maxAddresses, requestPrice: requestPrice,
+func NewFilters(abi *contract.ABI, followed *registry.Followed, mode FilterMode, maxAddresses,
+	requestPrice int) *Filters {
+	f := &Filters{abi: abi, followed: followed, mode: mode, maxAddresses: maxAddresses, requestPrice: requestPrice,
 		spans: chooser{span: usualSpan}, now: time.Now}
 	head := &chain.Filter{Topics: abi.Topics()}
 	if mode == FilterAddresses { // some providers return logs only for named contracts
-		head.Addresses = []common.Address{factory}
+		head.Addresses = followed.Addresses()
 	}
 
 	f.head.Store(head)
@@ -85,7 +88,7 @@ func NewFilters(abi *contract.ABI, factory common.Address, mode FilterMode, maxA
 
 // Factory is the filter of the factory watch below finality.
 func (f *Filters) Factory() *chain.Filter {
-	return &chain.Filter{Topics: f.abi.FactoryTopics(), Addresses: []common.Address{f.factory}}
+	return &chain.Filter{Topics: f.abi.FactoryTopics(), Addresses: f.followed.Addresses()}
 }
 
 // Head is the filter for single blocks at the head: our topics, of every contract or of the factory
@@ -93,14 +96,23 @@ func (f *Filters) Factory() *chain.Filter {
 func (f *Filters) Head() *chain.Filter { return f.head.Load() }
 
 // FactoryHead is the filter of the factory watch for single blocks: Head, unless that must name
-// addresses and does so only later. Only the slot watch knows the addresses, and it may hold no
-// slots.
+// addresses and does so only later, or lacks a factory. Only the slot watch knows the addresses, and
+// it may hold no slots.
 func (f *Filters) FactoryHead() *chain.Filter {
-	if head := f.Head(); head.Addresses != nil || !f.mustName() {
+	head := f.Head()
+	if head.Addresses == nil && !f.mustName() || head.Addresses != nil && f.complete(head) {
 		return head
 	}
 
 	return f.Factory()
+}
+
+// complete reports whether a filter by addresses has every factory; they come last.
+func (f *Filters) complete(head *chain.Filter) bool {
+	factories := f.followed.Addresses()
+	from := len(head.Addresses) - len(factories)
+
+	return from >= 0 && slices.Equal(head.Addresses[from:], factories)
 }
 
 // Refused handles the error of a reading with a filter. It reports whether to read again at once,
@@ -134,7 +146,8 @@ func (f *Filters) update(b *book) {
 	head, ranged := f.choose(&f.heads, n), f.choose(&f.spans, n)
 	fresh := f.book != b || f.version != b.version
 	f.book, f.version = b, b.version
-	f.head.Store(fitted(f.head.Load(), f.abi.Topics(), head, fresh, b, f.factory))
+	current := f.head.Load()
+	f.head.Store(fitted(current, f.abi.Topics(), head, fresh || !f.complete(current), b, f.followed.Addresses()...))
 	f.ranged = fitted(f.ranged, f.abi.EscrowTopics(), ranged, fresh, b)
 }
 

@@ -8,6 +8,7 @@ import (
 	"github.com/ethereum/go-ethereum/core/types"
 	"github.com/stretchr/testify/require"
 
+	"github.com/fusion-prime/escrow-relayer/registry"
 	"github.com/fusion-prime/escrow-relayer/relayer/chain"
 	"github.com/fusion-prime/escrow-relayer/relayer/contract"
 )
@@ -25,11 +26,11 @@ type reading struct {
 func newReading(t *testing.T, escrows, maxAddresses, requestPrice, foreign int, batch int64) *reading {
 	abi, err := contract.New("", "")
 	require.NoError(t, err)
-	r := &reading{f: NewFilters(abi, common.Address{}, FilterAuto, maxAddresses, requestPrice),
+	r := &reading{f: NewFilters(abi, registry.NewFollowed(), FilterAuto, maxAddresses, requestPrice),
 		foreign: foreign, batch: batch}
 	b := newBook(0)
 	for i := range escrows {
-		b.add(common.Address{byte(i), byte(i >> 8), byte(i >> 16)})
+		b.add(registry.Late{Address: common.Address{byte(i), byte(i >> 8), byte(i >> 16)}})
 	}
 
 	r.f.book = b

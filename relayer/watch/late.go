@@ -308,22 +308,22 @@ func (w *admission) anchored(ctx context.Context, read []ledger.Block) error {
 
 func byNext(a, b registry.Late) int { return cmp.Compare(a.Next(), b.Next()) }
 
-// nextBlocks are the first unread block of each late escrow.
-type nextBlocks map[common.Address]int64
+// nextBlocks are late escrows by address; their events from Next on are unread.
+type nextBlocks map[common.Address]registry.Late
 
 func nextOf(late []registry.Late) nextBlocks {
 	next := make(nextBlocks, len(late))
 	for _, l := range late {
-		next[l.Address] = l.Next()
+		next[l.Address] = l
 	}
 
 	return next
 }
 
 // emitted reports whether a log is of one of the escrows, in a block still unread for it.
-func (n nextBlocks) emitted(l *types.Log) bool {
-	next, ok := n[l.Address]
-	return ok && int64(l.BlockNumber) >= next
+func (n nextBlocks) emitted(l *types.Log) (factory common.Address, ours bool) {
+	late, ok := n[l.Address]
+	return late.Factory, ok && int64(l.BlockNumber) >= late.Next()
 }
 
 // without removes some of the late escrows, and returns the others.
@@ -379,6 +379,6 @@ func progressOf(late []registry.Late, monitored int64, caughtUp bool) []registry
 // enter adds escrows to the book.
 func (w *admission) enter(late []registry.Late) {
 	for _, l := range late {
-		w.book.add(l.Address)
+		w.book.add(l)
 	}
 }

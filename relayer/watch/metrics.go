@@ -55,7 +55,7 @@ func NewMetrics(reg prometheus.Registerer, names []string) *Metrics {
 			Help: "Reorganisations deeper than the configured finality that this instance rolled back, by depth in blocks."},
 			[]string{"depth"}),
 	}
-	for _, watch := range []string{"slots", "factory"} {
+	for _, watch := range []string{"slots", "factory", "past"} {
 		for _, outcome := range []string{"ok", "moved", "error"} {
 			m.commits.WithLabelValues(watch, outcome)
 		}

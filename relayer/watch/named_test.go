@@ -13,6 +13,7 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/stretchr/testify/require"
 
+	"github.com/fusion-prime/escrow-relayer/registry"
 	"github.com/fusion-prime/escrow-relayer/relayer/chain"
 	"github.com/fusion-prime/escrow-relayer/relayer/contract"
 )
@@ -25,14 +26,14 @@ func TestAutoNamesAddressesWhereItMust(t *testing.T) {
 	factory := common.Address{1}
 	refusal := fmt.Errorf("read block 7: %w", chain.ErrAddressRequired)
 	for _, mode := range []FilterMode{FilterTopics, FilterAddresses} {
-		f := NewFilters(abi, factory, mode, 1000, 4000)
+		f := NewFilters(abi, registry.NewFollowed(registry.Factory{Address: factory}), mode, 1000, 4000)
 		require.False(t, f.Refused(t.Context(), &chain.Filter{}, refusal, slog.New(slog.DiscardHandler)), mode)
 		require.Equal(t, mode == FilterAddresses, f.FactoryHead().Addresses != nil)
 	}
 
 	var log bytes.Buffer
 	logger := slog.New(slog.NewTextHandler(&log, nil))
-	f := NewFilters(abi, factory, FilterAuto, 1000, 4000)
+	f := NewFilters(abi, registry.NewFollowed(registry.Factory{Address: factory}), FilterAuto, 1000, 4000)
 	now := time.Now()
 	f.now = func() time.Time { return now }
 	again := f.Again()
@@ -48,7 +49,7 @@ func TestAutoNamesAddressesWhereItMust(t *testing.T) {
 	require.Equal(t, []common.Address{factory}, f.Head().Addresses)
 	require.NotNil(t, f.ranged.Addresses)
 	require.Empty(t, f.ranged.Addresses)
-	b.add(common.Address{2})
+	b.add(registry.Late{Address: common.Address{2}})
 	f.update(b)
 	require.ElementsMatch(t, []common.Address{factory, {2}}, f.Head().Addresses)
 	require.Equal(t, []common.Address{{2}}, f.ranged.Addresses)

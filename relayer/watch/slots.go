@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/core/types"
 
 	"github.com/fusion-prime/escrow-relayer/partition"
@@ -292,14 +293,18 @@ func (g *slotGathering) gather(ctx context.Context, batch *chain.Batch) (bool, e
 	}
 
 	foreign := 0
-	events, err := decode(g.cfg.ABI, batch.Logs, func(l *types.Log) bool {
-		_, joins := due[l.Address]
-		ours := joins || g.book.has(l.Address)
-		if !ours {
-			foreign++
+	events, err := decode(g.cfg.ABI, batch.Logs, func(l *types.Log) (common.Address, bool) {
+		if late, joins := due[l.Address]; joins {
+			return late.Factory, true
 		}
 
-		return ours
+		if g.book.has(l.Address) {
+			return g.book.factory(l.Address), true
+		}
+
+		foreign++
+
+		return common.Address{}, false
 	}, g.cfg.Metrics)
 	if err != nil {
 		return false, err

@@ -172,8 +172,8 @@ func TestTwoBranchesBehindOneURL(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			var wg sync.WaitGroup
 			t.Cleanup(func() { cancel(); wg.Wait() })
-			verifier := verify.New(verify.Config{Source: w.src, Ledger: w.led, ABI: w.abi, Factory: w.d.Factory,
-				Filters: watch.NewFilters(w.abi, w.d.Factory, watch.FilterTopics, 1000, 4000).Again(),
+			verifier := verify.New(verify.Config{Source: w.src, Ledger: w.led, ABI: w.abi, Factories: w.followed(),
+				Filters: watch.NewFilters(w.abi, w.followed(), watch.FilterTopics, 1000, 4000).Again(),
 				Every:   50 * time.Millisecond, Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
 				Metrics: verify.NewMetrics(prometheus.NewRegistry())})
 			wg.Go(func() { require.NoError(t, verifier.Run(ctx, 1)) })

@@ -48,10 +48,10 @@ func TestACommitThatIsRefusedAgainAndAgainHasAName(t *testing.T) {
 			said, reg := &lines{}, prometheus.NewRegistry()
 			cfg := watch.Config{
 				Source: w.src, Ledger: w.led, ABI: w.abi, Log: slog.New(slog.NewTextHandler(said, nil)),
-				Filters: watch.NewFilters(w.abi, w.d.Factory, watch.FilterTopics, 1000, 4000),
+				Filters: watch.NewFilters(w.abi, w.followed(), watch.FilterTopics, 1000, 4000),
 				Metrics: watch.NewMetrics(reg, w.abi.EventNames()),
 			}
-			leader := watch.NewFactoryWatch(watch.FactoryConfig{Config: cfg, Factory: w.d.Factory, BeatEvery: time.Second,
+			leader := watch.NewFactoryWatch(watch.FactoryConfig{Config: cfg, BeatEvery: time.Second,
 				ResignAfter: time.Second, Health: w.src.Health})
 			slots := watch.NewSlotWatch(watch.SlotConfig{Config: cfg, DB: w.DB, Holder: holder{}, Publisher: w.out,
 				ChainID: chainID, DiscoveryWait: w.patience, Discovered: w.hints})

@@ -33,6 +33,7 @@ func TestAnEscrowThatIsOlderThanItsDeployment(t *testing.T) {
 			older, err := testchain.ReadTruth(t.Context(), w.sim.HTTP(), 0, w.head(), w.d.Factory)
 			require.NoError(t, err)
 			w.d.Factory = w.d.Noise // which announces any contract
+			w.Exec(`update factories set address = $1`, w.d.Noise.Bytes())
 			w.approve(1, older.Escrows...)
 			w.mine(1)
 			stop := func() {}

@@ -107,11 +107,11 @@ func TestLeaderThatCannotReadResigns(t *testing.T) {
 			leader := watch.NewFactoryWatch(watch.FactoryConfig{
 				Config: watch.Config{
 					Source: chain, Ledger: w.led, ABI: w.abi,
-					Filters: watch.NewFilters(w.abi, w.d.Factory, watch.FilterAuto, 1000, 4000),
+					Filters: watch.NewFilters(w.abi, w.followed(), watch.FilterAuto, 1000, 4000),
 					Log:     slog.New(slog.NewTextHandler(t.Output(), nil)),
 					Metrics: watch.NewMetrics(prometheus.NewRegistry(), w.abi.EventNames()),
 				},
-				Factory: w.d.Factory, BeatEvery: time.Second, ResignAfter: time.Second, Health: w.src.Health,
+				BeatEvery: time.Second, ResignAfter: time.Second, Health: w.src.Health,
 			})
 			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 			defer cancel()

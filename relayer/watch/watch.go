@@ -115,13 +115,15 @@ func pause(ctx context.Context, d time.Duration, wake <-chan struct{}) {
 	}
 }
 
-// decode turns the selected logs into events. Logs of other shapes under our topics are foreign:
-// counted and ignored.
-func decode(abi *contract.ABI, logs []types.Log, want func(*types.Log) bool, m *Metrics) ([]contract.Event, error) {
+// decode turns the selected logs into events of a factory's escrows. Logs of other shapes under our
+// topics are foreign: counted and ignored.
+func decode(abi *contract.ABI, logs []types.Log, want func(*types.Log) (factory common.Address, ours bool),
+	m *Metrics) ([]contract.Event, error) {
 	var events []contract.Event
 	for i := range logs {
 		l := &logs[i]
-		if !want(l) {
+		factory, ours := want(l)
+		if !ours {
 			continue
 		}
 
@@ -135,6 +137,7 @@ func decode(abi *contract.ABI, logs []types.Log, want func(*types.Log) bool, m *
 			return nil, err
 		}
 
+		e.Factory = factory
 		events = append(events, e)
 	}
 

@@ -126,11 +126,16 @@ func setup(t *testing.T) *world {
 	return w
 }
 
+// followed is the factory of this chain, as an instance knows it.
+func (w *world) followed() *registry.Followed {
+	return registry.NewFollowed(registry.Factory{ID: 1, Address: w.d.Factory, Start: int64(w.d.Block)})
+}
+
 func (w *world) run(mode watch.FilterMode, factory bool) (stop func()) {
 	ctx, cancel := context.WithCancel(w.t.Context())
 	var wg sync.WaitGroup
 	log := slog.New(slog.NewTextHandler(w.t.Output(), nil))
-	filters := watch.NewFilters(w.abi, w.d.Factory, mode, 1000, 4000)
+	filters := watch.NewFilters(w.abi, w.followed(), mode, 1000, 4000)
 	metrics := watch.NewMetrics(prometheus.NewRegistry(), w.abi.EventNames())
 	var chain watch.Source = w.src
 	if w.chain != nil {
@@ -151,7 +156,7 @@ func (w *world) run(mode watch.FilterMode, factory bool) (stop func()) {
 		}
 
 		fw := watch.NewFactoryWatch(watch.FactoryConfig{
-			Config: common, Factory: w.d.Factory, BeatEvery: time.Second, ResignAfter: time.Minute,
+			Config: common, BeatEvery: time.Second, ResignAfter: time.Minute,
 			Health: w.src.Health,
 		})
 		listening := make(chan struct{})

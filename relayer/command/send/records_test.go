@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/fusion-prime/escrow-relayer/partition"
+	"github.com/fusion-prime/escrow-relayer/registry"
 	"github.com/fusion-prime/escrow-relayer/relayer/command/send"
 	"github.com/fusion-prime/escrow-relayer/relayer/contract"
 	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
@@ -46,11 +47,11 @@ func (w *world) watch() (stop func()) {
 	require.NoError(w.t, err)
 	chain := w.node.ChainID().Int64()
 	cfg := watch.Config{Source: w.source, ABI: abi, Log: slog.New(slog.DiscardHandler),
-		Filters: watch.NewFilters(abi, w.contracts.Factory, watch.FilterTopics, 1000, 4000),
+		Filters: watch.NewFilters(abi, registry.NewFollowed(registry.Factory{Address: w.contracts.Factory}), watch.FilterTopics, 1000, 4000),
 		Metrics: watch.NewMetrics(prometheus.NewRegistry(), abi.EventNames()), Ledger: w.ledger()}
 	slots := watch.NewSlotWatch(watch.SlotConfig{Config: cfg, DB: w.db, Holder: holder{}, Publisher: unpublished{},
 		ChainID: chain, DiscoveryWait: 20 * time.Millisecond, Discovered: make(chan struct{})})
-	factory := watch.NewFactoryWatch(watch.FactoryConfig{Config: cfg, Factory: w.contracts.Factory, BeatEvery: time.Second,
+	factory := watch.NewFactoryWatch(watch.FactoryConfig{Config: cfg, BeatEvery: time.Second,
 		ResignAfter: time.Hour, Health: w.source.Health})
 
 	return w.run(func(ctx context.Context) error {

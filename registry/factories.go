@@ -1,0 +1,156 @@
+package registry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync/atomic"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/jackc/pgx/v5"
+)
+
+// Factory is a contract whose deployments are followed.
+type Factory struct {
+	ID      int16 // in the table escrows
+	Address common.Address
+	Start   int64 // first block whose deployments are followed
+	Retired int64 // first block whose deployments are not; 0: it is not retired
+	// Past and Until are of a factory that was added behind the cursor of the factory watch: its deployments
+	// in the blocks from Past up to Until, exclusive, are still to be read, beside that watch. Both are 0 once
+	// they have been read.
+	Past, Until int64
+}
+
+// Follows reports whether the factory watch reads the deployments of a block: they are followed, and not of
+// the past that is read beside it.
+func (f *Factory) Follows(block uint64) bool {
+	return int64(block) >= max(f.Start, f.Until) && (f.Retired == 0 || int64(block) < f.Retired)
+}
+
+// MaxFactories is the most factories of a chain, retired ones included.
+const MaxFactories = 200
+
+// FactoryOf begins the subquery for the address of an escrow's factory; the escrow's key follows it, in
+// parentheses: chain, address.
+const FactoryOf = `select f.address from escrows r join factories f on f.chain_id = r.chain_id and f.id = r.factory
+	where (r.chain_id, r.address) = `
+
+// Factories returns the factories of a chain in the order in which they were added, retired ones included.
+func Factories(ctx context.Context, db DB, chainID int64) ([]Factory, error) {
+	rows, _ := db.Query(ctx, `
+		select id, address, start_block, coalesce(retired_block, 0), coalesce(past_block, 0), coalesce(until_block, 0)
+		from factories where chain_id = $1 order by id`, chainID)
+	list, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Factory])
+	if err != nil {
+		return nil, fmt.Errorf("read the factories of chain %d: %w", chainID, err)
+	}
+
+	return list, nil
+}
+
+// Followed is an instance's copy of its chain's factories. It is safe for concurrent use.
+type Followed struct{ list atomic.Pointer[[]Factory] }
+
+// NewFollowed returns these factories, until Set or Refresh.
+func NewFollowed(list ...Factory) *Followed {
+	f := &Followed{}
+	f.Set(list)
+
+	return f
+}
+
+// Refresh reads the factories from the database.
+func (f *Followed) Refresh(ctx context.Context, db DB, chainID int64) error {
+	list, err := Factories(ctx, db, chainID)
+	if err == nil {
+		f.Set(list)
+	}
+
+	return err
+}
+
+// Set replaces the factories.
+func (f *Followed) Set(list []Factory) { f.list.Store(&list) }
+
+// List returns the factories. The caller must not change it.
+func (f *Followed) List() []Factory { return *f.list.Load() }
+
+// Has reports whether a contract is a factory whose deployments in a block the factory watch reads.
+func (f *Followed) Has(address common.Address, block uint64) bool {
+	return slices.ContainsFunc(f.List(), func(k Factory) bool { return k.Address == address && k.Follows(block) })
+}
+
+// Addresses are those of all factories.
+func (f *Followed) Addresses() []common.Address {
+	list := f.List()
+	addresses := make([]common.Address, len(list))
+	for i := range list {
+		addresses[i] = list[i].Address
+	}
+
+	return addresses
+}
+
+// ErrUnknownFactory means that the chain has no such factory in this database.
+var ErrUnknownFactory = errors.New("this database does not follow the factory")
+
+// AddFactories makes the leader follow further factories: their deployments from the cursor of the factory watch
+// on come with those of the others; earlier ones, from each Start on, are read beside the watch. Known factories
+// stay as they are. The transaction holds the row of leadership.
+//
+// The new generation voids what the leader has read without them.
+func AddFactories(ctx context.Context, tx pgx.Tx, chainID int64, more []Factory) error {
+	if err := PutFactories(ctx, tx, chainID, more); err != nil {
+		return err
+	}
+
+	if _, err := tx.Exec(ctx, lookAgain, chainID); err != nil {
+		return fmt.Errorf("make the factory watch of chain %d look again: %w", chainID, err)
+	}
+
+	return nil
+}
+
+// PutFactories is AddFactories for a chain that nobody has read.
+func PutFactories(ctx context.Context, tx pgx.Tx, chainID int64, more []Factory) error {
+	for _, f := range more {
+		if _, err := tx.Exec(ctx, addFactory, chainID, f.Address[:], f.Start); err != nil {
+			return fmt.Errorf("add factory %s: %w", f.Address, err)
+		}
+	}
+
+	return nil
+}
+
+const lookAgain = `
+	update leadership
+	set generation = generation + 1, start_block = least(start_block, (select min(start_block) from factories where chain_id = $1))
+	where chain_id = $1`
+
+const addFactory = `
+	insert into factories (chain_id, id, address, start_block, past_block, until_block)
+	select l.chain_id, (select coalesce(max(id), 0) + 1 from factories where chain_id = $1), $2, $3::bigint,
+	       case when $3 < l.next_block then $3 end, case when $3 < l.next_block then l.next_block end
+	from leadership l where l.chain_id = $1
+	on conflict (chain_id, address) do nothing`
+
+// RetireFactory ends the following of a factory's new deployments at the cursor of the factory watch, and returns
+// that block. Its escrows are followed to their end.
+func RetireFactory(ctx context.Context, tx pgx.Tx, chainID int64, address common.Address) (block int64, err error) {
+	err = tx.QueryRow(ctx, `
+		with l as (update leadership set generation = generation + 1 where chain_id = $1 returning next_block)
+		update factories set retired_block = coalesce(retired_block, l.next_block) from l
+		where chain_id = $1 and address = $2 and past_block is null
+		returning retired_block`, chainID, address[:]).Scan(&block)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return 0, fmt.Errorf("%w: %s on chain %d, or its past is still being read", ErrUnknownFactory, address, chainID)
+	}
+
+	if err != nil {
+		return 0, fmt.Errorf("retire factory %s: %w", address, err)
+	}
+
+	return block, nil
+}
