@@ -385,3 +385,55 @@ func TestHeartbeat(t *testing.T) {
 	require.Equal(t, []int{5, 7, 3}, []int{current, head, escrows})
 	require.True(t, fresh)
 }
+
+// A configuration adds the factories that it brings if it names those that are followed; what it leaves out is
+// followed on.
+func TestPrepareAddsFactories(t *testing.T) {
+	t.Parallel()
+	f := setup(t) // 0xfac from block 10 on
+	_, err := f.pool.Exec(t.Context(), `update leadership set next_block = 50, verified_block = 40`)
+	require.NoError(t, err)
+	_, err = f.pool.Exec(t.Context(), `insert into escrows (chain_id, address, slot, discovered_block_number, log_index, tx_hash, factory)
+		values ($1, 'e', 1, 21, 0, 'a', 1)`, chain)
+	require.NoError(t, err)
+	old, past, young := named("0xfac"), named("0xpast"), named("0xyoung")
+	prepare := func(want ...registry.Factory) []common.Address {
+		left, err := election.Prepare(t.Context(), f.pool, chain, want)
+		require.NoError(t, err)
+		return left
+	}
+	want := []registry.Factory{{Address: old, Start: 10}, {Address: past, Start: 5}, {Address: young, Start: 60}}
+	for range 2 { // the second time changes nothing
+		require.Empty(t, prepare(want...))
+		list, err := registry.Factories(t.Context(), f.pool, chain)
+		require.NoError(t, err)
+		require.Equal(t, []registry.Factory{{ID: 1, Address: old, Start: 10}, {ID: 2, Address: past, Start: 5, Past: 5, Until: 50},
+			{ID: 3, Address: young, Start: 60}}, list)
+		var next, start, generation int64
+		require.NoError(t, f.pool.QueryRow(t.Context(), `select next_block, start_block, generation from leadership`).
+			Scan(&next, &start, &generation))
+		require.Equal(t, []int64{50, 5, 1}, []int64{next, start, generation})
+	}
+
+	require.Equal(t, []common.Address{past, young}, prepare(registry.Factory{Address: old, Start: 10}))
+	_, err = election.Prepare(t.Context(), f.pool, chain, []registry.Factory{{Address: old}, {Address: named("0xnew")}})
+	require.ErrorIs(t, err, election.ErrOtherFactory, "it brings one, and leaves out two")
+	require.NoError(t, pgx.BeginFunc(t.Context(), f.pool, func(tx pgx.Tx) error {
+		_, err := registry.RetireFactory(t.Context(), tx, chain, past)
+		require.ErrorIs(t, err, registry.ErrUnknownFactory, "its past is still being read")
+		_, err = registry.RetireFactory(t.Context(), tx, chain, young)
+
+		return err
+	}))
+	require.Empty(t, prepare(registry.Factory{Address: old}, registry.Factory{Address: past},
+		registry.Factory{Address: named("0xnew"), Start: 50}),
+		"a retired one may be left out")
+
+	_, err = election.Rewind(t.Context(), f.pool, chain, 2)
+	require.NoError(t, err)
+	list, err := registry.Factories(t.Context(), f.pool, chain)
+	require.NoError(t, err)
+	for _, k := range list {
+		require.Equal(t, []int64{2, 0, 0}, []int64{k.Start, k.Past, k.Until}, "the watch reads every past again")
+	}
+}

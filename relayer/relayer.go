@@ -186,7 +186,7 @@ func (r *Relayer) assemble() {
 	r.ledger = NewLedger(r.cfg, r.db)
 	r.blame = &blame.Keeper{DB: r.db.Pool, ChainID: r.cfg.ChainID, Endpoints: r.source, Log: r.component("source")}
 	leader := watch.FactoryConfig{
-		Config: r.watchConfig("factory", &r.condition.writes.factory),
+		Config:      r.watchConfig("factory", &r.condition.writes.factory),
 		BeatEvery:   min(5*time.Second, r.cfg.LeaderStaleAfter/4),
 		ResignAfter: r.cfg.ResignAfter, Health: r.source.Health,
 	}

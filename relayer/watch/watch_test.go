@@ -56,7 +56,8 @@ type world struct {
 type recorder struct {
 	mu       sync.Mutex
 	ids      map[common.Address][]string // of events
-	taken    []string                    // of events that are retracted
+	by       map[common.Address][]common.Address
+	taken    []string // of events that are retracted
 	traces   []*trace.SpanContext
 	reloaded int
 }
@@ -72,6 +73,10 @@ func (r *recorder) Offer(_ int64, batch []outbox.Pending) {
 		}
 
 		r.ids[e.Escrow] = append(r.ids[e.Escrow], e.Name+" "+e.ID())
+		if !slices.Contains(r.by[e.Escrow], e.Factory) {
+			r.by[e.Escrow] = append(r.by[e.Escrow], e.Factory)
+		}
+
 		r.traces = append(r.traces, batch[i].Trace)
 	}
 }
@@ -92,6 +97,13 @@ func (r *recorder) of(a common.Address) []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Clone(r.ids[a])
+}
+
+// factoriesOf are the factories that the events of an escrow have named.
+func (r *recorder) factoriesOf(a common.Address) []common.Address {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.by[a])
 }
 
 func (r *recorder) retracted() []string {
@@ -115,7 +127,7 @@ func setup(t *testing.T) *world {
 	require.NoError(t, err)
 	t.Cleanup(wallet.Close)
 	w := &world{Fleet: testfleet.New(t, chainID), t: t, sim: sim, d: d, wallet: wallet, hints: make(chan struct{}, 1),
-		patience: 200 * time.Millisecond, out: &recorder{ids: map[common.Address][]string{}}}
+		patience: 200 * time.Millisecond, out: &recorder{ids: map[common.Address][]string{}, by: map[common.Address][]common.Address{}}}
 	w.abi, err = contract.New("", "")
 	require.NoError(t, err)
 	w.Alone(me, int64(d.Block), d.Factory.Hex())
@@ -155,10 +167,9 @@ func (w *world) run(mode watch.FilterMode, factory bool) (stop func()) {
 			common.Source = w.leads
 		}
 
-		fw := watch.NewFactoryWatch(watch.FactoryConfig{
-			Config: common, BeatEvery: time.Second, ResignAfter: time.Minute,
-			Health: w.src.Health,
-		})
+		leader := watch.FactoryConfig{Config: common, BeatEvery: time.Second, ResignAfter: time.Minute, Health: w.src.Health}
+		fw, past := watch.NewFactoryWatch(leader), watch.NewPastWatch(leader)
+		wg.Go(func() { require.NoError(w.t, past.Run(ctx, 1)) })
 		listening := make(chan struct{})
 		wg.Go(func() { w.hint(ctx, listening) })
 		<-listening
