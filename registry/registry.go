@@ -107,10 +107,10 @@ const record = `
 	insert into late_escrows (chain_id, address, slot, deployed_block, log_index, monitored)
 	select @chain, address, slot, discovered_block_number, log_index, discovered_block_number - 1 from put`
 
-// ListLate returns at most limit escrows in slots of the owner that wait to be admitted, ordered by
-// the block from which their catch-up continues.
-func ListLate(ctx context.Context, db DB, chainID int64, owner string, limit int) ([]Late, error) {
-	rows, _ := db.Query(ctx, listLate, chainID, owner, limit)
+// ListLate returns at most limit escrows in slots of the owner that wait to be admitted and whose
+// catch-up continues in the blocks from..to, exclusive, ordered by that block.
+func ListLate(ctx context.Context, db DB, chainID int64, owner string, from, to int64, limit int) ([]Late, error) {
+	rows, _ := db.Query(ctx, listLate, chainID, owner, limit, from-1, to-1)
 	late, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Late])
 	if err != nil {
 		return nil, fmt.Errorf("list late escrows: %w", err)
@@ -123,6 +123,7 @@ const listLate = `
 	select address, slot, deployed_block, log_index, monitored, (` + FactoryOf + `(l.chain_id, l.address))
 	from late_escrows l
 	where chain_id = $1 and slot = any(array(select slot from slot_ownership where chain_id = $1 and owner = $2))
+	  and monitored >= $4 and monitored < $5
 	order by monitored, deployed_block, log_index limit $3`
 
 // Load reads the escrows of some slots that a cursor covers and that may still emit events: active

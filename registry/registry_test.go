@@ -3,6 +3,7 @@ package registry_test
 import (
 	"errors"
 	"maps"
+	"math"
 	"slices"
 	"testing"
 
@@ -115,7 +116,7 @@ func (s story) orphaned(n int64) {
 // late is what an owner is told of the escrows that it has yet to admit.
 func (s story) late(owner string, limit int) []registry.Late {
 	s.t.Helper()
-	late, err := registry.ListLate(s.t.Context(), s.db, chain, owner, limit)
+	late, err := registry.ListLate(s.t.Context(), s.db, chain, owner, 0, math.MaxInt64, limit)
 	require.NoError(s.t, err)
 
 	return late
@@ -235,7 +236,7 @@ func TestChainsDoNotSeeEachOther(t *testing.T) {
 	require.Equal(t, row{Status: "active", Block: 100, EventID: eventID(1, ":1")}, s.row(chain, 1))
 	require.Len(t, s.late(me, 10), 1)
 	require.Equal(t, "released", s.row(anotherChain, 1).Status)
-	late, err := registry.ListLate(ctx, s.db, anotherChain, me, 10)
+	late, err := registry.ListLate(ctx, s.db, anotherChain, me, 0, math.MaxInt64, 10)
 	require.NoError(t, err)
 	require.Empty(t, late)
 	n, err := registry.Count(ctx, s.db, anotherChain, []int16{mySlot})
@@ -371,7 +372,7 @@ func TestErrorsSayWhatWasBeingDone(t *testing.T) {
 	s.exec(`alter table late_escrows rename to gone`)
 	ctx := t.Context()
 
-	_, err := registry.ListLate(ctx, s.db, chain, me, 1)
+	_, err := registry.ListLate(ctx, s.db, chain, me, 0, math.MaxInt64, 1)
 	require.ErrorContains(t, err, "list late escrows")
 	_, err = registry.Record(ctx, s.db, chain, []registry.Discovery{escrow(2, 100), escrow(3, 100)})
 	require.ErrorContains(t, err, "record 2 escrows")

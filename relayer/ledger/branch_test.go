@@ -26,7 +26,7 @@ func TestAdmissionFromBeforeARollbackIsVoid(t *testing.T) {
 			w.process(0)
 			w.discover(0)
 			w.discover(0, deployed(1, 2, 0, 10)) // the leader is one block ahead
-			d, err := w.led.Discovered(t.Context(), 10)
+			d, err := w.led.Discovered(t.Context(), 0, 10)
 			require.NoError(t, err)
 			require.Len(t, d.Late, 1)
 			r, err := w.led.Rollback(t.Context(), w.fact, ledger.Position{Next: 2, Hash: blockHash(0, 1)})
@@ -68,7 +68,7 @@ func TestNothingIsRetractedBeforeItCouldReappear(t *testing.T) {
 	w.reload()
 	require.Zero(t, w.process(1).Retracted, "the leader is away")
 	w.discover(1, at(deployed(1, 2, 0, 10), 1))
-	d, err := w.led.Discovered(t.Context(), 10)
+	d, err := w.led.Discovered(t.Context(), 0, 10)
 	require.NoError(t, err)
 	require.Len(t, d.Late, 1)
 	r, err := w.led.CommitSlots(t.Context(), ledger.SlotCommit{Epoch: 1, From: w.slots,

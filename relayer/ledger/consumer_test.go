@@ -311,7 +311,7 @@ func (s *story) lead() {
 // own commits the next block of the slot watch. Escrows that are behind its cursor are caught up
 // first, those ahead of it join.
 func (s *story) own() {
-	d, err := s.led.Discovered(s.t.Context(), 1000)
+	d, err := s.led.Discovered(s.t.Context(), 0, 1000)
 	require.NoError(s.t, err)
 	var ahead []registry.Late
 	for _, l := range d.Late {

@@ -104,7 +104,7 @@ func (w *world) discover(fork byte, events ...contract.Event) ledger.Result {
 
 // process commits a block of the slot watch and admits every escrow that waits.
 func (w *world) process(fork byte, events ...contract.Event) ledger.Result {
-	d, err := w.led.Discovered(w.t.Context(), 1000)
+	d, err := w.led.Discovered(w.t.Context(), 0, 1000)
 	require.NoError(w.t, err)
 	c := ledger.SlotCommit{
 		Epoch: w.epoch, From: w.slots, To: w.slots.To(w.slots.Next+1, blockHash(fork, w.slots.Next)),
@@ -192,7 +192,7 @@ func TestCommitStoresProjectsAndQueuesInOrder(t *testing.T) {
 	require.Equal(t, "approved", status)
 	require.Equal(t, 1, approvals)
 	require.Equal(t, []string{"active", "released"}, w.Column(`select status from escrow_registry order by status`))
-	d, err := w.led.Discovered(t.Context(), 10)
+	d, err := w.led.Discovered(t.Context(), 0, 10)
 	require.NoError(t, err)
 	require.Empty(t, d.Late)
 	require.EqualValues(t, 2, d.Next)

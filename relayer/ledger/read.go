@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
@@ -57,20 +58,31 @@ func (l *Ledger) position(ctx context.Context, query string, args ...any) (Posit
 type Discovered struct {
 	Next int64 // next block of the factory watch: everything below it is in the registry
 	Late []registry.Late
+	Far  bool // some escrows are left out: they are further behind
 }
 
 // Discovered reads the cursor first and then the escrows: an escrow registered below the cursor is
-// in Late, unless it was admitted. It returns at most limit late escrows, the furthest behind
-// first.
-func (l *Ledger) Discovered(ctx context.Context, limit int) (d Discovered, err error) {
-	if err := l.cfg.DB.QueryRow(ctx, `select next_block from leadership where chain_id = $1`,
-		l.cfg.ChainID).Scan(&d.Next); err != nil {
+// in Late, unless it was admitted or its catch-up continues below the block from. It returns at most
+// limit late escrows, the furthest behind first.
+func (l *Ledger) Discovered(ctx context.Context, from int64, limit int) (d Discovered, err error) {
+	if err := l.cfg.DB.QueryRow(ctx, discovered, l.cfg.ChainID, from-1, l.cfg.InstanceID).Scan(&d.Next, &d.Far); err != nil {
 		return d, fmt.Errorf("read the factory cursor: %w", err)
 	}
 
-	d.Late, err = registry.ListLate(ctx, l.cfg.DB, l.cfg.ChainID, l.cfg.InstanceID, limit)
+	d.Late, err = registry.ListLate(ctx, l.cfg.DB, l.cfg.ChainID, l.cfg.InstanceID, from, math.MaxInt64, limit)
 
 	return d, err
+}
+
+const discovered = `
+	select next_block, exists (select from late_escrows l where l.chain_id = $1 and l.monitored < $2
+		and (select owner from slot_ownership s where s.chain_id = $1 and s.slot = l.slot) = $3)
+	from leadership where chain_id = $1`
+
+// Late returns at most limit late escrows in slots of this instance whose catch-up continues below a
+// block, the furthest behind first.
+func (l *Ledger) Late(ctx context.Context, below int64, limit int) ([]registry.Late, error) {
+	return registry.ListLate(ctx, l.cfg.DB, l.cfg.ChainID, l.cfg.InstanceID, math.MinInt64+1, below, limit)
 }
 
 // Blocks returns remembered blocks below a number, the highest first; at most limit.

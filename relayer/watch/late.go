@@ -32,7 +32,7 @@ type admission struct {
 	gaveUpAt int64 // factory cursor at which the wait for discovery timed out; 0: it did not
 	births   bool  // the ABI has EscrowCreated
 	start    int64 // START_BLOCK
-	complete int64 // escrows that are deployed below this block are in the book or wait in it, if they are ours
+	complete int64 // escrows that are deployed below this block are in the book or wait in it, if they are ours and not far
 }
 
 // discover waits until the escrows deployed up to the batch's last block are known, or
@@ -61,7 +61,7 @@ func (w *admission) discover(ctx context.Context, batch *chain.Batch, line *over
 // watch has not passed the batch, or escrows must be caught up before it.
 func (w *admission) glance(ctx context.Context, batch *chain.Batch) (ok bool, err error) {
 	limit := w.cfg.LateAtOnce + len(w.book.waiting)
-	d, err := w.cfg.Ledger.Discovered(ctx, limit)
+	d, err := w.cfg.Ledger.Discovered(ctx, w.edge(), limit)
 	if err != nil || d.Next <= int64(batch.To) || len(d.Late) == limit {
 		return false, err
 	}
@@ -77,14 +77,20 @@ func (w *admission) glance(ctx context.Context, batch *chain.Batch) (ok bool, er
 	return true, nil
 }
 
-// find catches up the new escrows behind the cursor, and lets the others wait. It returns the next
-// block of the factory watch.
+// find catches up the new escrows behind the cursor, and lets the others wait; those far behind are
+// caught up beside the watch. It returns the next block of the factory watch.
 func (w *admission) find(ctx context.Context) (factory int64, err error) {
 	for {
 		limit := w.cfg.LateAtOnce + len(w.book.waiting)
-		d, err := w.cfg.Ledger.Discovered(ctx, limit)
+		d, err := w.cfg.Ledger.Discovered(ctx, w.edge(), limit)
 		if err != nil {
 			return 0, err
+		}
+
+		if d.Far {
+			if err := w.startFar(ctx); err != nil {
+				return 0, err
+			}
 		}
 
 		behind, ahead := split(d.Late, w.at.Next)
@@ -198,77 +204,35 @@ func (w *admission) catchUp(ctx context.Context, late []registry.Late) error {
 
 // readBack reads the events of unborn escrows before the cursor.
 func (w *admission) readBack(ctx context.Context, back []registry.Late) error {
-	_, err := w.readUp(ctx, back, func([]registry.Late, []contract.Event) []registry.Late { return nil })
+	_, err := w.readUp(ctx, back, allBorn)
 	return err
 }
 
-// readUp reads the events of late escrows before the cursor and commits them, batch by batch, once
-// they are anchored. With the last batch the cursor covers the escrows, and they join the book.
-// Those that unborn selects, by the batch with their deployment, are left out and returned.
+// allBorn selects no escrow.
+func allBorn([]registry.Late, []contract.Event) []registry.Late { return nil }
+
+// readUp reads the events of late escrows before the cursor. With the last batch the cursor covers
+// the escrows, and they join the book.
 func (w *admission) readUp(ctx context.Context, late []registry.Late,
 	unborn func([]registry.Late, []contract.Event) []registry.Late) (back []registry.Late, err error) {
-	next := nextOf(late)
-	from, to := slices.MinFunc(late, byNext).Next(), w.at.Next-1
-	since, noted, announce := time.Now(), time.Time{}, true
-	filter := w.filterOf(late)
-	var read []ledger.Block // the last block of each batch since the last commit
-	for batch, err := range w.cfg.Source.Read(ctx, uint64(from), uint64(to), filter) {
-		if err != nil {
-			w.cfg.Filters.Refused(ctx, filter, err, w.cfg.Log) // the next try names them
-
-			return nil, &readError{err}
-		}
-
-		came := time.Now()
-		events, err := decode(w.cfg.ABI, batch.Logs, next.emitted, w.cfg.Metrics)
-		if err != nil {
-			return nil, err
-		}
-
-		if some := unborn(deployedIn(late, &batch), events); len(some) > 0 {
-			back, late, events = append(back, some...), next.without(some, late), next.keep(events)
-		}
-
-		c := ledger.SlotCommit{Epoch: w.held.Epoch, From: w.at, To: w.at, Events: events}
-		read = append(read, ledger.Block{Number: int64(batch.To), Hash: batch.Last.Hash})
-		done := int64(batch.To) == to
-		if announce || done || time.Since(noted) > noteEvery {
-			noted = time.Now()
-			c.Progress = progressOf(late, int64(batch.To), done) // one row per escrow, too many for every batch
-		}
-
-		if len(c.Progress)+len(events) == 0 {
-			continue
-		}
-
-		if announce {
-			c.Announce, announce = late, false
-		}
-
-		if err := w.commitRead(ctx, &batch, read, since, came, c); err != nil {
-			return nil, err
-		}
-
-		read, since = read[:0], time.Now()
-		if done {
-			w.enter(late)
-		}
+	c := catching{admission: w, at: w.at, to: w.at.Next - 1, late: late, unborn: unborn, store: w.storeRead,
+		announce: true}
+	if err := c.read(ctx); err != nil {
+		return nil, err
 	}
 
-	return back, nil
+	for _, l := range c.late {
+		w.book.add(l)
+	}
+
+	return c.back, nil
 }
 
-// commitRead commits a batch of a catch-up, once its blocks are anchored.
-func (w *admission) commitRead(ctx context.Context, batch *chain.Batch, read []ledger.Block, since, came time.Time,
-	c ledger.SlotCommit) error {
-	if err := w.anchored(ctx, read); err != nil {
-		return err
-	}
-
-	var b blocks
-	b.add(w.at.To(int64(batch.From), common.Hash{}), batch, since, came)
-	traced, span := newSpans(w.cfg.Tracer, "late").blocks(ctx, &b)
-	err := w.store(traced, c)
+// storeRead commits a batch of a catch-up.
+func (w *admission) storeRead(ctx context.Context, b *blocks, c ledger.SlotCommit) error {
+	c.Epoch, c.From, c.To = w.held.Epoch, w.at, w.at
+	traced, span := newSpans(w.cfg.Tracer, "late").blocks(ctx, b)
+	err := w.slotState.store(traced, c)
 	endSpan(span, err)
 	if err == nil {
 		w.noteEndings(c.Events)
@@ -277,11 +241,104 @@ func (w *admission) commitRead(ctx context.Context, batch *chain.Batch, read []l
 	return err
 }
 
+// catching is the reading of the events of some late escrows, batch by batch. read changes late and
+// back.
+type catching struct {
+	*admission
+
+	at   ledger.Position // the cursor: what is read is of its branch
+	to   int64           // last block
+	late []registry.Late
+	// unborn selects escrows by the batch with their deployment: they leave late, for back.
+	unborn   func([]registry.Late, []contract.Event) []registry.Late
+	back     []registry.Late
+	store    func(ctx context.Context, b *blocks, c ledger.SlotCommit) error
+	announce bool // with the first commit
+	far      bool // the cursor does not cover the escrows with the last batch
+}
+
+// read reads the events and stores them, once they are anchored.
+func (c *catching) read(ctx context.Context) error {
+	next := nextOf(c.late)
+	from := slices.MinFunc(c.late, byNext).Next()
+	since, noted := time.Now(), time.Time{}
+	filter := c.filterOf(c.late)
+	var read []ledger.Block // the last block of each batch since the last commit
+	for batch, err := range c.cfg.Source.Read(ctx, uint64(from), uint64(c.to), filter) {
+		if err != nil {
+			c.cfg.Filters.Refused(ctx, filter, err, c.cfg.Log) // the next try names them
+
+			return &readError{err}
+		}
+
+		var b blocks
+		b.add(c.at.To(int64(batch.From), common.Hash{}), &batch, since, time.Now())
+		events, err := decode(c.cfg.ABI, batch.Logs, next.emitted, c.cfg.Metrics)
+		if err != nil {
+			return err
+		}
+
+		if some := c.unborn(deployedIn(c.late, &batch), events); len(some) > 0 {
+			c.back, c.late, events = append(c.back, some...), next.without(some, c.late), next.keep(events)
+		}
+
+		commit := ledger.SlotCommit{Events: events}
+		read = append(read, ledger.Block{Number: int64(batch.To), Hash: batch.Last.Hash})
+		done := int64(batch.To) == c.to
+		if c.announce || done || time.Since(noted) > noteEvery {
+			noted = time.Now()
+			// one row per escrow, too many for every batch
+			commit.Progress = progressOf(c.late, int64(batch.To), done && !c.far)
+		}
+
+		if c.far {
+			commit.Progress = append(commit.Progress, c.leave(next, events)...)
+		}
+
+		if len(commit.Progress)+len(events) == 0 {
+			continue
+		}
+
+		if c.announce {
+			commit.Announce, c.announce = slices.Clone(c.late), false
+		}
+
+		if err := c.anchored(ctx, c.at, read); err != nil {
+			return err
+		}
+
+		if err := c.store(ctx, &b, commit); err != nil {
+			return err
+		}
+
+		read, since = read[:0], time.Now()
+	}
+
+	return nil
+}
+
+// leave takes escrows that have ended in final blocks out of the reading: they are complete.
+func (c *catching) leave(next nextBlocks, events []contract.Event) (complete []registry.Progress) {
+	var ended []registry.Late
+	for i := range events {
+		if e := &events[i]; e.Ends() {
+			ended = append(ended, next[e.Escrow])
+			complete = append(complete, registry.Progress{Address: e.Escrow, Monitored: int64(e.BlockNumber), CaughtUp: true})
+		}
+	}
+
+	if len(ended) > 0 {
+		c.late = next.without(ended, c.late)
+	}
+
+	return complete
+}
+
 // anchored verifies that the blocks read are on the branch of the cursor's block, both in one
 // answer of an endpoint: commits below the cursor meet no later check. A cursor without a hash
 // skips it.
-func (w *admission) anchored(ctx context.Context, read []ledger.Block) error {
-	if w.at.Hash == (common.Hash{}) {
+func (w *admission) anchored(ctx context.Context, at ledger.Position, read []ledger.Block) error {
+	if at.Hash == (common.Hash{}) {
 		return nil
 	}
 
@@ -290,7 +347,7 @@ func (w *admission) anchored(ctx context.Context, read []ledger.Block) error {
 		numbers[i] = uint64(b.Number)
 	}
 
-	cursor := chain.Header{Number: uint64(w.at.Next - 1), Hash: w.at.Hash}
+	cursor := chain.Header{Number: uint64(at.Next - 1), Hash: at.Hash}
 	headers, err := w.cfg.Source.Branch(ctx, cursor, numbers...)
 	if err != nil {
 		return &readError{fmt.Errorf("compare what was read with the branch of the cursor: %w", err)}
@@ -374,11 +431,4 @@ func progressOf(late []registry.Late, monitored int64, caughtUp bool) []registry
 	}
 
 	return progress
-}
-
-// enter adds escrows to the book.
-func (w *admission) enter(late []registry.Late) {
-	for _, l := range late {
-		w.book.add(l)
-	}
 }

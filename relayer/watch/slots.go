@@ -25,7 +25,7 @@ type SlotWatch struct {
 
 // NewSlotWatch returns a watch; Run starts it.
 func NewSlotWatch(cfg SlotConfig) *SlotWatch {
-	cfg.LateAtOnce = cmp.Or(cfg.LateAtOnce, lateAtOnce)
+	cfg.LateAtOnce, cfg.Near = cmp.Or(cfg.LateAtOnce, lateAtOnce), cmp.Or(cfg.Near, near)
 	w := &SlotWatch{}
 	w.cfg, w.births = cfg, slices.Contains(cfg.ABI.EventNames(), contract.Created)
 	w.watcher = newWatcher(&w.cfg.Config, "slots")
@@ -92,6 +92,7 @@ func (w *SlotWatch) serve(ctx context.Context, held partition.Holding, changed <
 		return err
 	}
 
+	defer w.endFar()
 	known := false // whether the position is on the chain
 	for delays := retry(); ; {
 		news, before, began := w.cfg.Source.Changed(), w.at, time.Now()
@@ -164,6 +165,10 @@ func (w *SlotWatch) check(ctx context.Context) error {
 // step processes the available blocks, and new escrows when there is no block or the factory watch
 // has committed. It serves requests even without a block.
 func (w *SlotWatch) step(ctx context.Context, changed <-chan struct{}) error {
+	if err := w.giveTurn(ctx); err != nil {
+		return err
+	}
+
 	if view := w.cfg.Source.View(); behind(view, w.at) {
 		if err := w.advance(ctx, view, changed); err != nil || !w.told {
 			return err
@@ -204,6 +209,8 @@ func (w *SlotWatch) rest(ctx context.Context, changed, news <-chan struct{}) (ov
 		due = time.After(quietPause)
 	}
 
+	turns, ended := w.aside.channels()
+
 	select {
 	case <-ctx.Done():
 		return true
@@ -213,6 +220,10 @@ func (w *SlotWatch) rest(ctx context.Context, changed, news <-chan struct{}) (ov
 		w.told = true
 	case <-w.cfg.Requested:
 		w.asked = true
+	case t := <-turns:
+		w.aside.waiting = &t
+	case err := <-ended:
+		w.farEnded(ctx, err)
 	case <-news:
 	case <-due:
 		w.asked = w.asked || w.open

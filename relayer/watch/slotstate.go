@@ -29,7 +29,7 @@ type Publisher interface {
 	Reload(slots []int16)
 }
 
-// SlotConfig configures a SlotWatch. All fields are required, except LateAtOnce.
+// SlotConfig configures a SlotWatch. All fields are required, except LateAtOnce and Near.
 type SlotConfig struct {
 	Config
 
@@ -41,6 +41,7 @@ type SlotConfig struct {
 	Discovered    <-chan struct{} // fires when the factory watch has committed
 	Requested     <-chan struct{} // fires when there are new requests: see package ledger
 	LateAtOnce    int             // new escrows that one commit admits; 0: 5,000
+	Near          int64           // blocks that a late escrow may be behind to be caught up at once; 0: 32
 }
 
 // SlotStatus is the progress of a slot watch.
@@ -65,6 +66,8 @@ type slotState struct {
 	held partition.Holding
 	book *book
 	at   ledger.Position // after the last successful commit
+
+	aside *far // the pass over far escrows; nil: none
 
 	asked bool // there are requests to serve at once
 	open  bool // as of the last commit, there is work without a new block
@@ -147,5 +150,9 @@ func (w *slotState) report(late int) {
 	}
 
 	w.status.Store(&s)
+	if w.aside != nil {
+		late += w.aside.late
+	}
+
 	w.cfg.Metrics.slots(s.Escrows, late)
 }

@@ -45,6 +45,7 @@ type world struct {
 
 	patience time.Duration // DISCOVERY_WAIT
 	page     int           // LateAtOnce
+	near     int64         // Near
 	chain    watch.Source  // of the slot watch; nil: src
 	leads    watch.Source  // of the factory watch; nil: src
 
@@ -158,7 +159,7 @@ func (w *world) run(mode watch.FilterMode, factory bool) (stop func()) {
 		Tracer: w.tracer}
 	slots := watch.NewSlotWatch(watch.SlotConfig{
 		Config: common, DB: w.DB, Holder: holder{}, Publisher: w.out, ChainID: chainID,
-		DiscoveryWait: w.patience, Discovered: w.hints, LateAtOnce: w.page,
+		DiscoveryWait: w.patience, Discovered: w.hints, LateAtOnce: w.page, Near: w.near,
 	})
 	wg.Go(func() { require.NoError(w.t, slots.Run(ctx)) })
 	if factory {

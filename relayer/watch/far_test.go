@@ -1,0 +1,93 @@
+package watch_test
+
+import (
+	"context"
+	"iter"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/fusion-prime/escrow-relayer/internal/testchain"
+	"github.com/fusion-prime/escrow-relayer/relayer/chain"
+	"github.com/fusion-prime/escrow-relayer/relayer/watch"
+)
+
+// slowPast is a chain whose blocks below one are read only once the gate is open.
+type slowPast struct {
+	watch.Source
+
+	below uint64
+	asked chan struct{} // closed by the first reading there
+	gate  chan struct{}
+}
+
+func (s *slowPast) Read(ctx context.Context, from, to uint64, f *chain.Filter) iter.Seq2[chain.Batch, error] {
+	return func(yield func(chain.Batch, error) bool) {
+		if from < s.below {
+			select {
+			case s.asked <- struct{}{}:
+			default:
+			}
+
+			select {
+			case <-s.gate:
+			case <-ctx.Done():
+			}
+		}
+
+		for b, err := range s.Source.Read(ctx, from, to, f) {
+			if !yield(b, err) {
+				return
+			}
+		}
+	}
+}
+
+// While the past of an added factory is read, the others' events are stored and published; then it comes whole, also
+// what was created before its deployment, and what has ended in it.
+func TestPastDelaysNobody(t *testing.T) {
+	for _, mode := range []watch.FilterMode{watch.FilterTopics, watch.FilterAddresses} {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			w := setup(t)
+			w.near = 5
+			second, err := testchain.Deploy(t.Context(), w.sim)
+			require.NoError(t, err)
+			w.createOf(second, 4)
+			w.create(2)
+			w.mine(1)
+			past, err := testchain.ReadTruth(t.Context(), w.sim.HTTP(), 0, w.head(), second.Factory)
+			require.NoError(t, err)
+			w.approve(1, past.Escrows...)
+			w.approve(2, past.Escrows[0]) // releases
+			w.mine(40)
+			slow := &slowPast{Source: w.src, asked: make(chan struct{}, 1), gate: make(chan struct{})}
+			w.chain, w.leads = slow, w.src
+			w.run(mode, true)
+			mine := w.expectOf(w.d, w.head()-confirmations)
+			slow.below = w.head() - confirmations
+
+			w.follow(second)
+			w.mine(1) // whose commit shows the leader the factory
+			<-slow.asked
+			w.approve(1, mine.Escrows...)
+			w.create(1)
+			w.createOf(second, 1)
+			w.mine(confirmations + 1)
+			w.expectOf(w.d, w.head()-confirmations)
+			require.Len(t, w.out.of(past.Escrows[0]), 1, "announced, and its past not yet read")
+			close(slow.gate)
+
+			w.approve(2, past.Escrows[1])
+			w.mine(confirmations + 1)
+			truth := w.expectOf(second, w.head()-confirmations)
+			require.Len(t, truth.Escrows, 5)
+			require.Equal(t, 2, truth.Count("EscrowReleased"))
+			require.Eventually(t, func() bool {
+				return w.Column(`select count(*)::text from late_escrows`)[0] == "0"
+			}, time.Minute, 5*time.Millisecond)
+			require.Empty(t, w.Column(`select kind from findings`))
+		})
+	}
+}
