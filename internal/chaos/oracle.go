@@ -177,7 +177,7 @@ func (r *run) compare(ctx context.Context, s side, blocks int, verified int64, v
 	}
 
 	target := head - uint64(r.plan.Confirmations)
-	truth, err := testchain.ReadTruth(ctx, s.chain.HTTP(), s.contracts.Block, target, s.contracts.Factory)
+	truth, err := testchain.ReadTruth(ctx, s.chain.HTTP(), s.contracts.Block, target, s.contracts.Factory, s.contracts.Legacy)
 	if err != nil {
 		return nil, err
 	}
@@ -263,10 +263,10 @@ func (r *run) settle(ctx context.Context, s side, target, verified int64) string
 	why := ""
 	for {
 		f, err := fleet.Read(ctx, r.lab.DB, chain)
-		var orphans int
+		var orphans, pasts int
 		if err == nil {
-			err = r.lab.DB.QueryRow(ctx, `select count(*) from processed_events where chain_id = $1 and state = 'orphaned'`,
-				chain).Scan(&orphans)
+			err = r.lab.DB.QueryRow(ctx, `select (select count(*) from processed_events where chain_id = $1 and state = 'orphaned'),
+				(select count(*) from factories where chain_id = $1 and past_block is not null)`, chain).Scan(&orphans, &pasts)
 		}
 
 		switch {
@@ -288,6 +288,8 @@ func (r *run) settle(ctx context.Context, s side, target, verified int64) string
 			why = fmt.Sprintf("%d messages in the outbox", f.Outbox.Messages)
 		case f.Late.Escrows > 0 && verified >= 0: // under traffic there are always some
 			why = fmt.Sprintf("%d late escrows", f.Late.Escrows)
+		case pasts > 0:
+			why = "the past of a factory is not read"
 		case orphans > 0:
 			why = fmt.Sprintf("%d orphans", orphans)
 		default:

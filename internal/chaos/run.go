@@ -10,12 +10,15 @@ import (
 	"sync"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/fusion-prime/escrow-relayer/internal/lab"
 	"github.com/fusion-prime/escrow-relayer/internal/testchain"
 	"github.com/fusion-prime/escrow-relayer/internal/testpg"
 	"github.com/fusion-prime/escrow-relayer/internal/testpubsub"
+
+	"github.com/fusion-prime/escrow-relayer/registry"
 )
 
 // settleTimeout is how long the fleet may take after the last fault until it serves every slot again
@@ -407,6 +410,13 @@ func (r *run) withTraffic(ctx context.Context, play func(*run, context.Context) 
 	}
 
 	g.Go(func() error {
+		if pause(busy, r.plan.Length/4) {
+			return r.follow(busy)
+		}
+
+		return nil
+	})
+	g.Go(func() error {
 		defer end()
 		return play(r, ctx)
 	})
@@ -444,10 +454,31 @@ func (r *run) attempt(ctx context.Context, f Fault) error {
 	return nil
 }
 
+// follow adds the older factory, which the traffic has used from the beginning, as `escrow-relayer factory add`
+// does, as soon as the database allows it.
+func (r *run) follow(ctx context.Context) error {
+	chainID, d := r.chain.ChainID().Int64(), r.lab.Contracts
+	for {
+		var known bool
+		err := pgx.BeginFunc(ctx, r.lab.DB, func(tx pgx.Tx) error {
+			err := tx.QueryRow(ctx, `select exists (select from factories where chain_id = $1 and address = $2) from leadership
+				where chain_id = $1 for update`, chainID, d.Legacy.Bytes()).Scan(&known)
+			if err != nil || known {
+				return err
+			}
+
+			return registry.AddFactories(ctx, tx, chainID, []registry.Factory{{Address: d.Legacy, Start: int64(d.Block)}})
+		})
+		if err == nil || !pause(ctx, 100*time.Millisecond) {
+			return nil
+		}
+	}
+}
+
 func newTraffic(ctx context.Context, chain *testchain.Sim, d testchain.Deployment,
 	seed uint64) (*testchain.Traffic, error) {
 	return testchain.NewTraffic(ctx, testchain.TrafficConfig{
-		URL: chain.HTTP(), Deployment: testchain.Deployment{Block: d.Block, Factory: d.Factory, Noise: d.Noise, Load: d.Load},
+		URL: chain.HTTP(), Deployment: d,
 		Accounts: chain.Accounts()[:trafficAccounts], Seed: seed, Mix: testchain.DenseMix(),
 	})
 }
@@ -475,6 +506,7 @@ func (r *run) stop(ctx context.Context, p *lab.Process) {
 
 // heal makes the fleet whole: exactly the instances 0 to total-1 run, with the last total.
 func (r *run) heal(ctx context.Context) error {
+	defer func() { _ = r.follow(ctx) }()
 	for i := range max(len(r.procs), r.total) {
 		var p *lab.Process
 		if i < len(r.procs) {

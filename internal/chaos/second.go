@@ -71,7 +71,8 @@ func (s *second) start(r *run, i int) (err error) {
 	s.procs[i], err = r.lab.Run("second"+strconv.Itoa(i), i, len(s.procs), map[string]string{
 		"INSTANCE_ID": "r" + strconv.Itoa(i), "CHAIN_ID": s.chain.ChainID().String(), "RPC_URLS": s.chain.WS() + "," +
 			s.chain.HTTP(),
-		"START_BLOCK": strconv.FormatUint(s.contracts.Block, 10),
+		"START_BLOCK":     strconv.FormatUint(s.contracts.Block, 10),
+		"FACTORY_ADDRESS": s.contracts.Factory.Hex() + "," + s.contracts.Legacy.Hex(),
 	})
 
 	return err
