@@ -232,7 +232,7 @@ func (w *admission) readUp(ctx context.Context, late []registry.Late,
 func (w *admission) storeRead(ctx context.Context, b *blocks, c ledger.SlotCommit) error {
 	c.Epoch, c.From, c.To = w.held.Epoch, w.at, w.at
 	traced, span := newSpans(w.cfg.Tracer, "late").blocks(ctx, b)
-	err := w.slotState.store(traced, c)
+	err := w.store(traced, c)
 	endSpan(span, err)
 	if err == nil {
 		w.noteEndings(c.Events)
