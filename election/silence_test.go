@@ -14,6 +14,8 @@ import (
 	"github.com/fusion-prime/escrow-relayer/election"
 	"github.com/fusion-prime/escrow-relayer/internal/faults"
 	"github.com/fusion-prime/escrow-relayer/internal/testpg"
+
+	"github.com/fusion-prime/escrow-relayer/registry"
 )
 
 // A session whose connection swallows bytes ends with its lease, also when statements are under way
@@ -390,22 +392,25 @@ func TestASessionLostMeanwhileIsNotElsewhere(t *testing.T) {
 func TestRewind(t *testing.T) {
 	t.Parallel()
 	f := setup(t) // from block 10 on
-	_, err := election.Start(t.Context(), f.pool, chain+1)
-	require.ErrorIs(t, err, election.ErrUnknown)
-	_, err = election.Rewind(t.Context(), f.pool, chain, 10)
-	require.ErrorIs(t, err, election.ErrNotBack)
+	_, err := registry.Start(t.Context(), f.pool, chain+1)
+	require.ErrorIs(t, err, registry.ErrUnknown)
+	_, err = registry.Rewind(t.Context(), f.pool, chain, 10)
+	require.ErrorIs(t, err, registry.ErrNotBack)
 	_, err = f.pool.Exec(t.Context(), `update leadership set next_block = 50, block_hash = 'x', verified_block = 40`)
 	require.NoError(t, err)
-	was, err := election.Rewind(t.Context(), f.pool, chain, 4)
+	was, err := registry.Rewind(t.Context(), f.pool, chain, 4)
 	require.NoError(t, err)
 	require.EqualValues(t, 10, was)
 	var next, verified int64
 	var hash *string
 	require.NoError(t, f.pool.QueryRow(t.Context(),
 		`select next_block, verified_block, block_hash from leadership`).Scan(&next, &verified, &hash))
-	require.Equal(t, []int64{4, 3}, []int64{next, verified})
-	require.Nil(t, hash)
-	now, err := election.Start(t.Context(), f.pool, chain)
+	require.Equal(t, []int64{50, 40}, []int64{next, verified}, "the head is read on")
+	require.Equal(t, "x", *hash)
+	list, err := registry.Factories(t.Context(), f.pool, chain)
+	require.NoError(t, err)
+	require.Equal(t, []registry.Factory{{ID: 1, Address: named("0xfac"), Start: 4, Past: 4, Until: 10}}, list)
+	now, err := registry.Start(t.Context(), f.pool, chain)
 	require.NoError(t, err)
 	require.EqualValues(t, 4, now)
 }

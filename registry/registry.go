@@ -58,6 +58,7 @@ type Late struct {
 	LogIndex  int32
 	Monitored int64 // newest block whose events of this escrow are stored; Block-1 at first
 	Factory   common.Address
+	Ended     int64 // block of its release or refund; 0: none is stored
 }
 
 // Next is the block from which the catch-up continues.
@@ -120,8 +121,12 @@ func ListLate(ctx context.Context, db DB, chainID int64, owner string, from, to 
 }
 
 const listLate = `
-	select address, slot, deployed_block, log_index, monitored, (` + FactoryOf + `(l.chain_id, l.address))
+	select address, slot, deployed_block, log_index, monitored, e.factory, e.ended
 	from late_escrows l
+	cross join lateral (
+		select f.address as factory, coalesce(r.ended_block, 0) as ended
+		from escrows r join factories f on f.chain_id = r.chain_id and f.id = r.factory
+		where r.chain_id = l.chain_id and r.address = l.address limit 1) e
 	where chain_id = $1 and slot = any(array(select slot from slot_ownership where chain_id = $1 and owner = $2))
 	  and monitored >= $4 and monitored < $5
 	order by monitored, deployed_block, log_index limit $3`

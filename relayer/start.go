@@ -16,6 +16,7 @@ import (
 
 	"github.com/fusion-prime/escrow-relayer/election"
 	"github.com/fusion-prime/escrow-relayer/migrations"
+	"github.com/fusion-prime/escrow-relayer/registry"
 	"github.com/fusion-prime/escrow-relayer/relayer/chain"
 	"github.com/fusion-prime/escrow-relayer/relayer/contract"
 	"github.com/fusion-prime/escrow-relayer/relayer/database"
@@ -146,7 +147,7 @@ func refuse(err error) error { return backoff.Permanent(fmt.Errorf("%w: %w", Err
 // lasting reports whether an error of a step is beyond retrying.
 func lasting(err error) bool {
 	return database.Lasting(err) || slices.ContainsFunc([]error{
-		chain.ErrWrongChain, chain.ErrNoCode, contract.ErrNotFactory, errStartBlock, election.ErrOtherFactory,
+		chain.ErrWrongChain, chain.ErrNoCode, contract.ErrNotFactory, errStartBlock, registry.ErrOtherFactory,
 		election.ErrPooled, election.ErrElsewhere, migrations.ErrStale, migrations.ErrFuture, pubsub.ErrNoTopic,
 	}, func(kind error) bool { return errors.Is(err, kind) })
 }

@@ -10,7 +10,6 @@ import (
 
 	"github.com/ethereum/go-ethereum/common"
 
-	"github.com/fusion-prime/escrow-relayer/election"
 	"github.com/fusion-prime/escrow-relayer/registry"
 	"github.com/fusion-prime/escrow-relayer/relayer/chain"
 )
@@ -138,7 +137,7 @@ func (r *Relayer) prepareChain(ctx context.Context) error {
 		}
 	}
 
-	left, err := election.Prepare(ctx, r.db.Pool, r.cfg.ChainID, r.cfg.Factories)
+	left, err := registry.Prepare(ctx, r.db.Pool, r.cfg.ChainID, r.cfg.Factories)
 	if err != nil {
 		return err
 	}

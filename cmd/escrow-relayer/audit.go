@@ -11,7 +11,6 @@ import (
 	"github.com/schollz/progressbar/v3"
 	"github.com/spf13/cobra"
 
-	"github.com/fusion-prime/escrow-relayer/election"
 	"github.com/fusion-prime/escrow-relayer/registry"
 	"github.com/fusion-prime/escrow-relayer/relayer"
 	"github.com/fusion-prime/escrow-relayer/relayer/chain"
@@ -118,7 +117,7 @@ func (a *audit) limit(ctx context.Context) error {
 		return err
 	}
 
-	start, err := election.Start(ctx, a.db.Pool, a.cfg.ChainID)
+	start, err := registry.Start(ctx, a.db.Pool, a.cfg.ChainID)
 	if err != nil {
 		return err
 	}

@@ -25,7 +25,7 @@ var tasks = []task{
 	{"audit", readAll()},
 	{"replay", []string{"select event_types", "select events", "update events", "select outbox", "insert outbox",
 		"select lock_identity", "select lock_turns"}},
-	{"rewind", []string{"select leadership", "update leadership"}},
+	{"rewind", []string{"select leadership", "update leadership", "select factories", "update factories"}},
 	{"sender pause, sender resume", []string{"select senders", "update senders"}},
 	{"sender adopt-nonce", []string{"select senders", "update senders", "select commands", "update commands"}},
 	{"command cancel", []string{"select commands", "update commands"}},
@@ -33,7 +33,7 @@ var tasks = []task{
 
 // readAll is select on everything that status and audit read.
 func readAll() (rights []string) {
-	for _, t := range []string{"cursors", "slot_ownership", "leadership", "relayer_instances", "escrows", "late_escrows",
+	for _, t := range []string{"cursors", "slot_ownership", "leadership", "relayer_instances", "factories", "escrows", "late_escrows",
 		"events", "outbox", "findings", "endpoint_faults", "event_types", "writers", "records", "senders", "commands",
 		"command_attempts", "replies", "lock_turns", "processed_events", "escrow_registry", "escrow_records"} {
 		rights = append(rights, "select "+t)

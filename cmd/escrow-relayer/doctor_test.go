@@ -303,7 +303,7 @@ func TestDoctorOfAnOperator(t *testing.T) {
 	require.NotEqual(t, 2, code, out)
 	code, out = w.operator(reader, "rewind", "--to", "3")
 	require.Equal(t, 2, code, out)
-	require.Contains(t, out, "permission denied for table leadership")
+	require.Contains(t, out, "permission denied for table")
 
 	code, out = look(as("nobody"))
 	require.Equal(t, 1, code, out)

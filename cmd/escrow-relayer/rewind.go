@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/fusion-prime/escrow-relayer/election"
+	"github.com/fusion-prime/escrow-relayer/registry"
 	"github.com/fusion-prime/escrow-relayer/relayer/config"
 	"github.com/fusion-prime/escrow-relayer/relayer/database"
 )
@@ -20,9 +20,9 @@ func rewindCommand() *cobra.Command {
 		Long: `Read the chain from an earlier block on than it was started with: a START_BLOCK that was too high has left escrows out, and the database remembers it
 whatever START_BLOCK says later.
 
-The running fleet reads the factory's events from BLOCK on. An escrow that had been left out is registered and caught up from its deployment on, in order;
-what is stored already, and what RETENTION has removed, is not published again. Until the factory watch has come back to the newest block, new escrows
-are heard of late: expect what the first reading of those blocks would take. Set START_BLOCK to the same block.
+The running fleet reads the events of the chain's factories from BLOCK on, beside the newest blocks: nothing else is delayed. An escrow that had been left
+out is registered and caught up from its deployment on, in order; what is stored already, and what RETENTION has removed, is not published again.
+` + "`escrow-relayer status`" + ` shows how far the past is read. Set START_BLOCK to the same block.
 
 Configuration: CHAIN_ID and DATABASE_URL.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -31,7 +31,7 @@ Configuration: CHAIN_ID and DATABASE_URL.`,
 			}
 
 			return askDatabase(cmd, func(ctx context.Context, cfg *config.Config, db *database.Database) error {
-				was, err := election.Rewind(ctx, db.Pool, cfg.ChainID, to)
+				was, err := registry.Rewind(ctx, db.Pool, cfg.ChainID, to)
 				if err == nil {
 					fmt.Fprintf(cmd.OutOrStdout(), "chain %d is read from block %d on; it was %d\n", cfg.ChainID, to, was)
 				}

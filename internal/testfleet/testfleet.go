@@ -9,7 +9,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
-	"github.com/fusion-prime/escrow-relayer/election"
 	"github.com/fusion-prime/escrow-relayer/internal/testpg"
 	"github.com/fusion-prime/escrow-relayer/registry"
 )
@@ -64,7 +63,7 @@ func (f *Fleet) Column(sql string, args ...any) []string {
 // Prepare makes the chain's row, as the first instance does: nobody leads yet.
 func (f *Fleet) Prepare(start int64, factory string) {
 	f.t.Helper()
-	_, err := election.Prepare(f.t.Context(), f.DB, f.Chain,
+	_, err := registry.Prepare(f.t.Context(), f.DB, f.Chain,
 		[]registry.Factory{{Address: common.HexToAddress(factory), Start: start}})
 	require.NoError(f.t, err)
 }

@@ -94,7 +94,7 @@ func commitFactory(ctx context.Context, t *transaction, c FactoryCommit) error {
 	return discover(ctx, t, c.Events, early, past, c.To)
 }
 
-// PastCommit is what the leader stores for a range of final blocks of a factory that was added later.
+// PastCommit is what the leader stores for a range of the past of a factory that was added later.
 type PastCommit struct {
 	Epoch    int64
 	Factory  common.Address

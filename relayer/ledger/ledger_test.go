@@ -13,7 +13,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
-	"github.com/fusion-prime/escrow-relayer/election"
 	"github.com/fusion-prime/escrow-relayer/internal/testfleet"
 	"github.com/fusion-prime/escrow-relayer/partition"
 	"github.com/fusion-prime/escrow-relayer/registry"
@@ -446,7 +445,7 @@ func TestRepairAfterARewind(t *testing.T) {
 	w.process(0)
 	v, err := w.led.Verifiable(t.Context())
 	require.NoError(t, err)
-	_, err = election.Rewind(t.Context(), w.DB, chain, 0)
+	_, err = registry.Rewind(t.Context(), w.DB, chain, 0)
 	require.NoError(t, err)
 	_, err = w.led.Repair(t.Context(), w.epoch, v, 1, nil, nil)
 	require.ErrorIs(t, err, ledger.ErrMoved)

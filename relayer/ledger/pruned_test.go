@@ -9,7 +9,7 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/stretchr/testify/require"
 
-	"github.com/fusion-prime/escrow-relayer/election"
+	"github.com/fusion-prime/escrow-relayer/registry"
 	"github.com/fusion-prime/escrow-relayer/relayer/contract"
 	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
 	"github.com/fusion-prime/escrow-relayer/relayer/retention"
@@ -36,7 +36,7 @@ func pruned(t *testing.T) *world {
 func TestARewindLeavesWhatRetentionRemoved(t *testing.T) {
 	w := pruned(t)
 	w.Exec(`update leadership set start_block = 1`)
-	_, err := election.Rewind(t.Context(), w.DB, chain, 0)
+	_, err := registry.Rewind(t.Context(), w.DB, chain, 0)
 	require.NoError(t, err)
 	w.reload()
 	w.discover(0)

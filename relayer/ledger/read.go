@@ -56,16 +56,17 @@ func (l *Ledger) position(ctx context.Context, query string, args ...any) (Posit
 // Discovered is the position of the factory watch and the escrows that wait to be admitted in slots
 // of this instance.
 type Discovered struct {
-	Next int64 // next block of the factory watch: everything below it is in the registry
-	Late []registry.Late
-	Far  bool // some escrows are left out: they are further behind
+	Next  int64 // next block of the factory watch: everything below it is in the registry
+	Start int64 // first block of the chain
+	Late  []registry.Late
+	Far   bool // some escrows are left out: they are further behind
 }
 
 // Discovered reads the cursor first and then the escrows: an escrow registered below the cursor is
 // in Late, unless it was admitted or its catch-up continues below the block from. It returns at most
 // limit late escrows, the furthest behind first.
 func (l *Ledger) Discovered(ctx context.Context, from int64, limit int) (d Discovered, err error) {
-	if err := l.cfg.DB.QueryRow(ctx, discovered, l.cfg.ChainID, from-1, l.cfg.InstanceID).Scan(&d.Next, &d.Far); err != nil {
+	if err := l.cfg.DB.QueryRow(ctx, discovered, l.cfg.ChainID, from-1, l.cfg.InstanceID).Scan(&d.Next, &d.Start, &d.Far); err != nil {
 		return d, fmt.Errorf("read the factory cursor: %w", err)
 	}
 
@@ -75,7 +76,7 @@ func (l *Ledger) Discovered(ctx context.Context, from int64, limit int) (d Disco
 }
 
 const discovered = `
-	select next_block, exists (select from late_escrows l where l.chain_id = $1 and l.monitored < $2
+	select next_block, start_block, exists (select from late_escrows l where l.chain_id = $1 and l.monitored < $2
 		and (select owner from slot_ownership s where s.chain_id = $1 and s.slot = l.slot) = $3)
 	from leadership where chain_id = $1`
 

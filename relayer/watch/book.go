@@ -49,6 +49,10 @@ func (b *book) add(l registry.Late) {
 	if b.addresses.add(l.Address, b.index(l.Factory)) {
 		b.version++
 	}
+
+	if l.Ended > 0 {
+		b.end(l.Address, l.Ended)
+	}
 }
 
 // index is the place of a factory in the book's list.

@@ -10,10 +10,9 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
 )
 
-// near is how many blocks a late escrow may be behind the cursor, or behind finality if that is
-// lower, to be caught up while the watch waits: one request reads them. Escrows further behind are
-// far: they are caught up beside the watch, so that the past of an added factory delays no other
-// event.
+// near is how many blocks a late escrow may be behind the cursor to be caught up while the watch
+// waits: few requests read them. Escrows further behind are far: they are caught up beside the
+// watch, so that the past of an added factory delays no other event.
 const near = 32
 
 // Limits of a pass over far escrows: it reads their past once, for all of them; announcing an escrow
@@ -26,8 +25,7 @@ const (
 // farPause is how long a pass that has failed lasts on, before the next one begins.
 const farPause = 3 * time.Second
 
-// far is a pass over far escrows. A goroutine of its own reads final blocks, and hands what is to be
-// committed to the goroutine of the watch, which alone commits. Once the pass is over the escrows
+// far is a pass over far escrows. A goroutine of its own reads, and hands what is to be committed to the goroutine of the watch, which alone commits. Once the pass is over the escrows
 // are near. waiting belongs to the goroutine of the watch.
 type far struct {
 	cancel  context.CancelFunc
@@ -45,25 +43,22 @@ type turn struct {
 }
 
 // edge is the block below which late escrows are far.
-func (w *admission) edge() int64 {
-	return min(int64(w.cfg.Source.View().Final)+1, w.at.Next) - w.cfg.Near
-}
+func (w *admission) edge() int64 { return w.at.Next - w.cfg.Near }
 
 // startFar begins a pass, if there are far escrows and no pass runs.
 func (w *admission) startFar(ctx context.Context) error {
-	edge := w.edge()
 	if w.aside != nil {
 		return nil
 	}
 
-	late, err := w.cfg.Ledger.Late(ctx, edge, farAtOnce)
+	late, err := w.cfg.Ledger.Late(ctx, w.edge(), farAtOnce)
 	if err != nil || len(late) == 0 {
 		return err
 	}
 
 	ctx, cancel := context.WithCancel(chain.Later(ctx))
 	f := &far{cancel: cancel, turns: make(chan turn), ended: make(chan error, 1), late: len(late)}
-	c := &catching{admission: w, at: w.at, to: edge + w.cfg.Near - 1, late: late, unborn: w.unborn, store: f.store, far: true}
+	c := &catching{admission: w, at: w.at, to: w.at.Next - 1, late: late, unborn: w.unborn, store: f.store, far: true}
 	go func() { // endFar waits for it
 		err := f.run(ctx, c)
 		if err != nil {

@@ -3,6 +3,7 @@ package watch_test
 import (
 	"context"
 	"iter"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -17,14 +18,14 @@ import (
 type slowPast struct {
 	watch.Source
 
-	below uint64
+	below atomic.Uint64
 	asked chan struct{} // closed by the first reading there
 	gate  chan struct{}
 }
 
 func (s *slowPast) Read(ctx context.Context, from, to uint64, f *chain.Filter) iter.Seq2[chain.Batch, error] {
 	return func(yield func(chain.Batch, error) bool) {
-		if from < s.below {
+		if from < s.below.Load() {
 			select {
 			case s.asked <- struct{}{}:
 			default:
@@ -66,10 +67,10 @@ func TestPastDelaysNobody(t *testing.T) {
 			w.chain, w.leads = slow, w.src
 			w.run(mode, true)
 			mine := w.expectOf(w.d, w.head()-confirmations)
-			slow.below = w.head() - confirmations
+			w.passed()
+			slow.below.Store(w.head() - confirmations)
 
 			w.follow(second)
-			w.mine(1) // whose commit shows the leader the factory
 			<-slow.asked
 			w.approve(1, mine.Escrows...)
 			w.create(1)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
@@ -28,11 +29,11 @@ const noteEvery = 5 * time.Second
 type admission struct {
 	slotState
 
-	told     bool  // the factory watch has committed since the last search for new escrows
-	gaveUpAt int64 // factory cursor at which the wait for discovery timed out; 0: it did not
-	births   bool  // the ABI has EscrowCreated
-	start    int64 // START_BLOCK
-	complete int64 // escrows that are deployed below this block are in the book or wait in it, if they are ours and not far
+	told     bool         // the factory watch has committed since the last search for new escrows
+	gaveUpAt int64        // factory cursor at which the wait for discovery timed out; 0: it did not
+	births   bool         // the ABI has EscrowCreated
+	start    atomic.Int64 // first block of the chain; a pass over far escrows reads it
+	complete int64        // escrows that are deployed below this block are in the book or wait in it, if they are ours and not far
 }
 
 // discover waits until the escrows deployed up to the batch's last block are known, or
@@ -66,6 +67,7 @@ func (w *admission) glance(ctx context.Context, batch *chain.Batch) (ok bool, er
 		return false, err
 	}
 
+	w.start.Store(d.Start)
 	late := slices.DeleteFunc(d.Late, func(l registry.Late) bool { return w.book.has(l.Address) })
 	if behind, _ := split(late, int64(batch.From)); len(behind) > 0 {
 		return false, nil
@@ -87,6 +89,7 @@ func (w *admission) find(ctx context.Context) (factory int64, err error) {
 			return 0, err
 		}
 
+		w.start.Store(d.Start)
 		if d.Far {
 			if err := w.startFar(ctx); err != nil {
 				return 0, err
@@ -169,7 +172,7 @@ func (w *admission) unborn(late []registry.Late, events []contract.Event) (back 
 
 	for _, l := range late {
 		if fresh := l.Monitored < l.Block; fresh && !born[l.Address] {
-			l.Monitored = w.start - 1
+			l.Monitored = w.start.Load() - 1
 			back = append(back, l)
 		}
 	}
@@ -177,9 +180,11 @@ func (w *admission) unborn(late []registry.Late, events []contract.Event) (back 
 	return back
 }
 
+// split separates the escrows that are deployed below the cursor from those that join with the batch
+// of their deployment.
 func split(late []registry.Late, cursor int64) (behind, ahead []registry.Late) {
 	for _, l := range late {
-		if l.Next() < cursor {
+		if l.Next() < cursor || l.Block < cursor {
 			behind = append(behind, l)
 		} else {
 			ahead = append(ahead, l)
@@ -217,7 +222,14 @@ func (w *admission) readUp(ctx context.Context, late []registry.Late,
 	unborn func([]registry.Late, []contract.Event) []registry.Late) (back []registry.Late, err error) {
 	c := catching{admission: w, at: w.at, to: w.at.Next - 1, late: late, unborn: unborn, store: w.storeRead,
 		announce: true}
-	if err := c.read(ctx); err != nil {
+	if slices.MinFunc(late, byNext).Next() > c.to { // a pass over far escrows has read up to the cursor
+		err = w.store(ctx, ledger.SlotCommit{Epoch: w.held.Epoch, From: w.at, To: w.at, Announce: late,
+			Progress: progressOf(late, c.to, true)})
+	} else {
+		err = c.read(ctx)
+	}
+
+	if err != nil {
 		return nil, err
 	}
 
@@ -254,7 +266,7 @@ type catching struct {
 	back     []registry.Late
 	store    func(ctx context.Context, b *blocks, c ledger.SlotCommit) error
 	announce bool // with the first commit
-	far      bool // the cursor does not cover the escrows with the last batch
+	far      bool // the cursor does not cover the escrows after the last batch
 }
 
 // read reads the events and stores them, once they are anchored.
@@ -291,10 +303,6 @@ func (c *catching) read(ctx context.Context) error {
 			commit.Progress = progressOf(c.late, int64(batch.To), done && !c.far)
 		}
 
-		if c.far {
-			commit.Progress = append(commit.Progress, c.leave(next, events)...)
-		}
-
 		if len(commit.Progress)+len(events) == 0 {
 			continue
 		}
@@ -315,23 +323,6 @@ func (c *catching) read(ctx context.Context) error {
 	}
 
 	return nil
-}
-
-// leave takes escrows that have ended in final blocks out of the reading: they are complete.
-func (c *catching) leave(next nextBlocks, events []contract.Event) (complete []registry.Progress) {
-	var ended []registry.Late
-	for i := range events {
-		if e := &events[i]; e.Ends() {
-			ended = append(ended, next[e.Escrow])
-			complete = append(complete, registry.Progress{Address: e.Escrow, Monitored: int64(e.BlockNumber), CaughtUp: true})
-		}
-	}
-
-	if len(ended) > 0 {
-		c.late = next.without(ended, c.late)
-	}
-
-	return complete
 }
 
 // anchored verifies that the blocks read are on the branch of the cursor's block, both in one

@@ -15,8 +15,8 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
 )
 
-// PastWatch reads what factories deployed before they were added, beside the factory watch: final blocks,
-// range by range, each committed with the factory's own cursor, so that it goes on after a crash. The
+// PastWatch reads what factories deployed before they were added, beside the factory watch, range by range,
+// each committed with the factory's own cursor, so that it goes on after a crash. The
 // escrows that it discovers go the way of late escrows. It serves one term after another.
 type PastWatch struct {
 	watcher
@@ -24,8 +24,8 @@ type PastWatch struct {
 	cfg FactoryConfig
 }
 
-// NewPastWatch returns a watch; Run starts it. It uses no field of the configuration about the leader's
-// heartbeat.
+// NewPastWatch returns a watch; Run starts it. It looks for added factories every BeatEvery, since the
+// factory watch learns of one with its next commit only, and a chain may have no new block.
 func NewPastWatch(cfg FactoryConfig) *PastWatch {
 	w := &PastWatch{cfg: cfg}
 	w.cfg.Stored = nil // the factory watch tells what the database accepts
@@ -39,20 +39,25 @@ func NewPastWatch(cfg FactoryConfig) *PastWatch {
 func (w *PastWatch) Run(ctx context.Context, epoch int64) error {
 	defer w.accepted()
 	ctx = chain.Later(ctx)
+	var looked time.Time
 	for delays := retry(); ctx.Err() == nil; {
-		news := w.cfg.Source.Changed()
+		news, began := w.cfg.Source.Changed(), time.Now()
 		f, due := w.next()
-		if !due {
-			pause(ctx, time.Second, news)
+		if !due && time.Since(looked) < w.cfg.BeatEvery {
+			pause(ctx, w.cfg.BeatEvery-time.Since(looked), news)
 			continue
 		}
 
-		began := time.Now()
-		err := w.read(ctx, epoch, f)
+		var err error
+		if due {
+			err = w.read(ctx, epoch, f)
+		}
+
 		if reorg := new(reorgError); errors.As(err, &reorg) {
 			err = rollback(ctx, w.common, reorg.stale)
 		}
 
+		looked = time.Now()
 		err = errors.Join(err, w.cfg.Ledger.Follow(ctx, w.cfg.Filters.followed))
 		switch {
 		case ctx.Err() != nil:
@@ -67,10 +72,10 @@ func (w *PastWatch) Run(ctx context.Context, epoch int64) error {
 	return nil
 }
 
-// next is a factory with a past, of which a final block is unread.
+// next is a factory with a past, of which a block may be read.
 func (w *PastWatch) next() (registry.Factory, bool) {
 	for _, f := range w.cfg.Filters.followed.List() {
-		if f.Past < f.Until && f.Past <= int64(w.cfg.Source.View().Final) {
+		if f.Past < f.Until && f.Past <= int64(w.cfg.Source.View().Target) {
 			return f, true
 		}
 	}
@@ -78,9 +83,9 @@ func (w *PastWatch) next() (registry.Factory, bool) {
 	return registry.Factory{}, false
 }
 
-// read reads the past of a factory as far as it is final, and commits it batch by batch.
+// read reads the past of a factory, and commits it batch by batch.
 func (w *PastWatch) read(ctx context.Context, epoch int64, f registry.Factory) error {
-	to := min(uint64(f.Until-1), w.cfg.Source.View().Final)
+	to := min(uint64(f.Until-1), w.cfg.Source.View().Target)
 	filter := &chain.Filter{Topics: w.cfg.ABI.FactoryTopics(), Addresses: []common.Address{f.Address}}
 	at, err := w.cfg.Ledger.FactoryPosition(ctx, epoch)
 	if err != nil {

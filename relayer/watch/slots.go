@@ -134,12 +134,6 @@ func (w *SlotWatch) load(ctx context.Context) (err error) {
 		return err
 	}
 
-	start, err := w.cfg.Ledger.Start(ctx)
-	if err != nil {
-		return err
-	}
-
-	w.start = start.Next
 	view := w.cfg.Source.View()
 	if w.book, err = loadBook(ctx, w.cfg.DB, w.cfg.ChainID, w.held.Slots, int64(view.Final)); err != nil {
 		return err
@@ -348,7 +342,7 @@ func (g *slotGathering) join(ctx context.Context, due []registry.Late, events []
 			return nil, err
 		}
 
-		if g.at.Next > g.start {
+		if g.at.Next > g.start.Load() {
 			if err := g.readBack(ctx, back); err != nil {
 				return nil, err
 			}

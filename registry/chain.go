@@ -1,4 +1,4 @@
-package election
+package registry
 
 import (
 	"cmp"
@@ -6,13 +6,15 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
-
-	"github.com/fusion-prime/escrow-relayer/registry"
 )
+
+// callTimeout bounds a call that a person or a start waits for.
+const callTimeout = 5 * time.Second
 
 // ErrOtherFactory means that the configuration names a factory that the database does not follow, and leaves
 // out one that it follows.
@@ -37,21 +39,23 @@ func Start(ctx context.Context, db *pgxpool.Pool, chainID int64) (block int64, e
 // ErrUnknown means that the chain is new to the database.
 var ErrUnknown = errors.New("this database has not followed the chain yet")
 
-// Rewind moves the first block of a chain back, and the factory watch with it. The leader then
-// reads the factory's events from there on: the escrows deployed before the former first block are
+// Rewind moves the first block of a chain's factories back. What they deployed between it and the
+// former one becomes their past, which the leader reads beside the factory watch: those escrows are
 // registered and caught up, each from its deployment, in order; events already stored are
-// deduplicated. It returns the former first block, with ErrNotBack unless that was above block.
+// deduplicated. It returns the latest of the former first blocks, with ErrNotBack unless that was
+// above block.
 func Rewind(ctx context.Context, db *pgxpool.Pool, chainID, block int64) (was int64, err error) {
-	if was, err = Start(ctx, db, chainID); err != nil {
+	if _, err = Start(ctx, db, chainID); err != nil {
 		return 0, err
 	}
 
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	var moved int64
 	err = pgx.BeginTxFunc(ctx, db, durable, func(tx pgx.Tx) error {
-		tag, err := tx.Exec(ctx, rewind, chainID, block)
-		moved = tag.RowsAffected()
+		err := tx.QueryRow(ctx, `select coalesce(max(start_block), 0) from factories where chain_id = $1`, chainID).Scan(&was)
+		if err == nil {
+			_, err = tx.Exec(ctx, rewind, chainID, block)
+		}
 
 		return err
 	})
@@ -59,7 +63,7 @@ func Rewind(ctx context.Context, db *pgxpool.Pool, chainID, block int64) (was in
 		return was, fmt.Errorf("move the first block of chain %d back to %d: %w", chainID, block, err)
 	}
 
-	if moved == 0 {
+	if was <= block {
 		return was, fmt.Errorf("%w: it is %d", ErrNotBack, was)
 	}
 
@@ -73,23 +77,23 @@ var ErrNotBack = errors.New("the first block can only be moved back")
 // the disk has them (synchronous_commit = off): an operator is told that the change is made.
 var durable = pgx.TxOptions{BeginQuery: `begin; set local synchronous_commit = on`}
 
-// The epoch stays: the leader's next commit sees that the cursor has moved, and the leader reads it
-// again.
+// Writers lock leadership before factories.
 const rewind = `
-	with back as (
+	with held as (
 		update leadership
-		set start_block = $2, next_block = $2, block_hash = null, verified_block = least(verified_block, $2 - 1), generation = generation + 1
-		where chain_id = $1 and start_block > $2
+		set start_block = least(start_block, $2::bigint), generation = generation + 1
+		where chain_id = $1
 		returning chain_id)
-	update factories f set start_block = least(start_block, $2::bigint), past_block = null, until_block = null
-	from back where f.chain_id = back.chain_id`
+	update factories f
+	set start_block = $2, past_block = $2, until_block = coalesce(until_block, start_block)
+	from held where f.chain_id = held.chain_id and f.start_block > $2`
 
 // Prepare makes the database follow the factories of a configuration, and creates the leadership row of a chain
 // that is new to it. Factories that it does not follow yet are added, with their past; what it follows and the
 // configuration leaves out is followed on, and returned. A configuration that does both may be a mistake: that is
 // ErrOtherFactory, unless no escrow is stored and no instance runs. Then its factories replace the others, as on
 // a new database.
-func Prepare(ctx context.Context, db *pgxpool.Pool, chainID int64, want []registry.Factory) (left []common.Address,
+func Prepare(ctx context.Context, db *pgxpool.Pool, chainID int64, want []Factory) (left []common.Address,
 	err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -104,8 +108,8 @@ func Prepare(ctx context.Context, db *pgxpool.Pool, chainID int64, want []regist
 	return left, err
 }
 
-func prepare(ctx context.Context, tx pgx.Tx, chainID int64, want []registry.Factory) ([]common.Address, error) {
-	start := slices.MinFunc(want, func(a, b registry.Factory) int { return cmp.Compare(a.Start, b.Start) }).Start
+func prepare(ctx context.Context, tx pgx.Tx, chainID int64, want []Factory) ([]common.Address, error) {
+	start := slices.MinFunc(want, func(a, b Factory) int { return cmp.Compare(a.Start, b.Start) }).Start
 	if _, err := tx.Exec(ctx, prepareChain, chainID, start); err != nil {
 		return nil, err
 	}
@@ -115,20 +119,20 @@ func prepare(ctx context.Context, tx pgx.Tx, chainID int64, want []registry.Fact
 		return nil, err
 	}
 
-	known, err := registry.Factories(ctx, tx, chainID)
+	known, err := Factories(ctx, tx, chainID)
 	if err != nil {
 		return nil, err
 	}
 
 	var left []common.Address
 	for _, k := range known {
-		if k.Retired == 0 && !slices.ContainsFunc(want, func(f registry.Factory) bool { return f.Address == k.Address }) {
+		if k.Retired == 0 && !slices.ContainsFunc(want, func(f Factory) bool { return f.Address == k.Address }) {
 			left = append(left, k.Address)
 		}
 	}
 
-	brought := slices.DeleteFunc(slices.Clone(want), func(f registry.Factory) bool {
-		return slices.ContainsFunc(known, func(k registry.Factory) bool { return f.Address == k.Address })
+	brought := slices.DeleteFunc(slices.Clone(want), func(f Factory) bool {
+		return slices.ContainsFunc(known, func(k Factory) bool { return f.Address == k.Address })
 	})
 	switch {
 	case len(brought) == 0:
@@ -139,16 +143,16 @@ func prepare(ctx context.Context, tx pgx.Tx, chainID int64, want []registry.Fact
 			"database; if one was a mistake and no escrow is stored, stop every instance that has it first",
 			ErrOtherFactory, brought[0].Address, chainID, left[0])
 	case len(known) == 0:
-		return nil, registry.PutFactories(ctx, tx, chainID, brought)
+		return nil, PutFactories(ctx, tx, chainID, brought)
 	case len(left) > 0:
 		if _, err := tx.Exec(ctx, restart, chainID, start); err != nil {
 			return nil, err
 		}
 
-		return nil, registry.PutFactories(ctx, tx, chainID, want)
+		return nil, PutFactories(ctx, tx, chainID, want)
 	}
 
-	return nil, registry.AddFactories(ctx, tx, chainID, brought)
+	return nil, AddFactories(ctx, tx, chainID, brought)
 }
 
 const (
