@@ -52,7 +52,7 @@ func TestARewindLeavesWhatRetentionRemoved(t *testing.T) {
 
 	// Another deployment at the address is no repetition.
 	require.Equal(t, 1, w.discover(0, deployed(1, 2, 0, 14)).New)
-	require.Equal(t, []string{"announced_again 2 1"}, w.findings())
+	require.Equal(t, []string{"announced_again 4 1"}, w.findings())
 }
 
 // What RETENTION has removed cannot be retracted: a rollback below it is refused, and says what helps.

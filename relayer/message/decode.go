@@ -19,6 +19,7 @@ type Message struct {
 	ChainID         string // decimal
 	Escrow          string // lower case
 	ContractAddress string // the emitter, EIP-55: the factory for EscrowDeployed, else the escrow
+	Factory         string // that has deployed the escrow, EIP-55; "" in messages of versions that followed one factory
 	BlockNumber     uint64
 	BlockHash       string
 	BlockTimestamp  time.Time
@@ -113,6 +114,10 @@ func Decode(body []byte, attributes map[string]string) (*Message, error) {
 	r.read("transaction_hash", &m.TransactionHash)
 	r.read("log_index", &m.LogIndex)
 	r.read("timestamp", &m.Timestamp)
+	if attributes[AttrFactory] != "" {
+		r.read("factory", &m.Factory)
+	}
+
 	if _, ok := top["retracted"]; ok {
 		r.read("retracted", &m.Retracted)
 		r.read("reason", &m.Reason)
@@ -146,6 +151,10 @@ func (m *Message) verify(name string, attributes map[string]string) error {
 		}
 	}
 
+	if m.Factory != "" && !address.MatchString(m.Factory) {
+		return fmt.Errorf("factory is %q", m.Factory)
+	}
+
 	if m.EventType == "" || m.EventType != name {
 		return fmt.Errorf("event_type is %q and event_name is %q", m.EventType, name)
 	}
@@ -175,7 +184,7 @@ func (m *Message) verify(name string, attributes map[string]string) error {
 	for _, a := range [...]struct{ name, want string }{
 		{AttrEventID, m.EventID}, {AttrEventType, m.EventType}, {AttrEventName, m.EventType}, {AttrChainID, m.ChainID},
 		{AttrBlockNumber, strconv.FormatUint(m.BlockNumber, 10)}, {AttrEscrow, strings.ToLower(escrow)},
-		{AttrRetracted, retracted},
+		{AttrRetracted, retracted}, {AttrFactory, strings.ToLower(m.Factory)},
 	} {
 		if attributes[a.name] != a.want {
 			return fmt.Errorf("attribute %s is %q, the body says %q", a.name, attributes[a.name], a.want)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/message/members"
@@ -15,6 +16,7 @@ type Event struct {
 	Name            string // of the event, an identifier
 	ContractAddress string // the emitter, EIP-55
 	Escrow          [20]byte
+	Factory         string // that has deployed the escrow, EIP-55; "" if unknown: it is left out
 	BlockNumber     uint64
 	BlockHash       [32]byte
 	BlockTime       uint64 // unix seconds
@@ -38,6 +40,10 @@ func Encode(k Kind, e *Event, chainID int64, published time.Time) (body []byte,
 	b = appendText(append(b, ','), "event_name", e.Name)
 	b = appendText(append(b, ','), "chain_id", chain)
 	b = appendText(append(b, ','), "contract_address", e.ContractAddress)
+	if e.Factory != "" {
+		b = appendText(append(b, ','), "factory", e.Factory)
+	}
+
 	b = strconv.AppendUint(append(b, `,"block_number":`...), e.BlockNumber, 10)
 	b = append(appendHash(append(b, `,"block_hash":"`...), e.BlockHash[:]), '"')
 	b = time.Unix(int64(e.BlockTime), 0).UTC().AppendFormat(append(b, `,"block_timestamp":`...), secondsLayout)
@@ -75,6 +81,10 @@ func attributesOf(k Kind, e *Event, id, chain string) map[string]string {
 		AttrEscrow:      string(appendHash(buf[:0], e.Escrow[:])),
 		AttrBlockNumber: strconv.FormatUint(e.BlockNumber, 10),
 	}
+	if e.Factory != "" {
+		attributes[AttrFactory] = strings.ToLower(e.Factory)
+	}
+
 	switch k {
 	case Retraction:
 		attributes[AttrRetracted] = "true"

@@ -31,7 +31,8 @@ const (
 	AttrEventType   = "event_type"
 	AttrEventName   = "event_name" // the same as event_type: consumers exist for both
 	AttrChainID     = "chain_id"
-	AttrEscrow      = "escrow" // lower case
+	AttrEscrow      = "escrow"  // lower case
+	AttrFactory     = "factory" // lower case
 	AttrBlockNumber = "block_number"
 	AttrSchema      = "schema"
 	AttrRetracted   = "retracted" // "true", on retractions only
@@ -53,7 +54,7 @@ const deployed = "EscrowDeployed"
 // in every message, so that a name means the same in all of them.
 func reserved(name string) bool {
 	switch name {
-	case "event_id", "event_type", "event_name", "chain_id", "contract_address", "block_number", "block_hash",
+	case "event_id", "event_type", "event_name", "chain_id", "contract_address", "factory", "block_number", "block_hash",
 		"block_timestamp", "transaction_hash", "log_index", "timestamp", "args",
 		"retracted", "reason", "original_block_hash":
 		return true

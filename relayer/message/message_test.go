@@ -34,7 +34,7 @@ var published = time.Date(2026, 11, 21, 5, 30, 9, 123456789, time.FixedZone("CET
 
 func event(name, args string) *message.Event {
 	e := &message.Event{
-		Name: name, ContractAddress: escrow, BlockNumber: 7_654_321, BlockTime: 1_795_238_400, LogIndex: 12,
+		Name: name, ContractAddress: escrow, Factory: factory, BlockNumber: 7_654_321, BlockTime: 1_795_238_400, LogIndex: 12,
 		Args:      []byte(args),
 		BlockHash: [32]byte{0xb1, 31: 0x0c}, TransactionHash: [32]byte{0x7a, 31: 0xff},
 		Escrow: [20]byte{0xe3, 0xd2, 0x98, 0x00, 0x84, 0xb2, 0x91, 0xfb, 0xa9, 0x68, 0x42, 0x08, 0xeb, 0xdb, 0x5a, 0x4c,
@@ -58,12 +58,13 @@ func examples() []example {
 	deployed := event("EscrowDeployed",
 		`{"escrow":"`+escrow+`","payer":"`+payer+`","payee":"`+payee+`","arbiter":"`+payer+`","amount":"1000000000000000000","releaseDelay":"86400","approvalsRequired":"2"}`)
 	approved := event("Approved", `{"approver":"`+payer+`"}`)
+	older := event("EscrowDeployed",
+		`{"escrow":"`+escrow+`","payer":"`+payer+`","payee":"`+payee+`","amount":"1000000000000000000","releaseDelay":"86400","approvalsRequired":"2"}`)
+	older.Factory = "" // of a version that followed one factory
 
 	return []example{
 		{"EscrowDeployed", message.Original, deployed},
-		{"EscrowDeployed_without_arbiter", message.Original,
-			event("EscrowDeployed",
-				`{"escrow":"`+escrow+`","payer":"`+payer+`","payee":"`+payee+`","amount":"1000000000000000000","releaseDelay":"86400","approvalsRequired":"2"}`)},
+		{"EscrowDeployed_without_arbiter", message.Original, older},
 		{"EscrowCreated", message.Original, event("EscrowCreated",
 			`{"payer":"`+payer+`","payee":"`+payee+`","arbiter":"`+payer+`","amount":"1","releaseTime":"1795324800","approvalsRequired":"0"}`)},
 		{"Approved", message.Original, approved},
@@ -180,7 +181,7 @@ func TestDecode(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, &message.Message{
 		EventID:   "0x7a000000000000000000000000000000000000000000000000000000000000ff:12",
-		EventType: "EscrowReleased", ChainID: "11155111", Escrow: strings.ToLower(escrow), ContractAddress: escrow,
+		EventType: "EscrowReleased", ChainID: "11155111", Escrow: strings.ToLower(escrow), ContractAddress: escrow, Factory: factory,
 		BlockNumber:     7_654_321,
 		BlockHash:       "0xb10000000000000000000000000000000000000000000000000000000000000c",
 		BlockTimestamp:  time.Unix(1_795_238_400, 0).UTC(),
@@ -266,6 +267,9 @@ func TestDecodeRefuses(t *testing.T) {
 		{name: "another chain", attribute: "chain_id", value: "1", want: "attribute chain_id"},
 		{name: "another block", attribute: "block_number", value: "1", want: "attribute block_number"},
 		{name: "the factory for the escrow", attribute: "escrow", value: strings.ToLower(factory), want: "attribute escrow"},
+		{name: "another factory", attribute: "factory", value: strings.ToLower(escrow), want: "attribute factory"},
+		{name: "no factory in the body", old: `"factory":"` + factory + `",`, new: "", want: "factory is missing"},
+		{name: "a factory that is no address", old: `"factory":"` + factory + `"`, new: `"factory":"0x12"`, want: "factory is"},
 		{name: "mixed case", attribute: "escrow", value: escrow, want: "attribute escrow"},
 		{name: "retracted among the attributes only", attribute: "retracted", value: "true", want: "attribute retracted"},
 		{name: "retracted in the body only", old: `"args"`, new: `"retracted":true,"reason":"r","original_block_hash":"0x` +

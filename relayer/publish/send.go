@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/ethereum/go-ethereum/common"
 	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -55,10 +56,15 @@ func (s *shared) send(ctx context.Context, topic string, f *request) (err error)
 
 // event converts an event for package message.
 func event(e *contract.Event) *message.Event {
+	factory := ""
+	if e.Factory != (common.Address{}) {
+		factory = string(contract.AppendChecksum(make([]byte, 0, 42), e.Factory))
+	}
+
 	return &message.Event{
 		Name: e.Name, ContractAddress: string(contract.AppendChecksum(make([]byte, 0, 42), e.Emitter)), Escrow: e.Escrow,
-		BlockNumber: e.BlockNumber,
-		BlockHash:   e.BlockHash, BlockTime: e.BlockTime, TransactionHash: e.TxHash, LogIndex: e.LogIndex,
+		Factory: factory, BlockNumber: e.BlockNumber,
+		BlockHash: e.BlockHash, BlockTime: e.BlockTime, TransactionHash: e.TxHash, LogIndex: e.LogIndex,
 		Occurrence: e.Occurrence,
 		Args:       e.Args,
 	}

@@ -85,11 +85,6 @@ func TestFactoryIsAddedWithItsPast(t *testing.T) {
 	}
 }
 
-func (w *world) verified() (block int64) {
-	require.NoError(w.t, w.DB.QueryRow(w.t.Context(), `select verified_block from leadership`).Scan(&block))
-	return block
-}
-
 // A factory that is retired deploys nothing more that is followed; its escrows are followed to their end.
 func TestFactoryIsRetired(t *testing.T) {
 	t.Parallel()

@@ -13,7 +13,7 @@ VERSION = "1"  # the attribute schema of every message that this package knows
 
 # The names of the envelope. An argument with one of these names appears under args only.
 ENVELOPE = frozenset({
-    "event_id", "event_type", "event_name", "chain_id", "contract_address", "block_number", "block_hash",
+    "event_id", "event_type", "event_name", "chain_id", "contract_address", "factory", "block_number", "block_hash",
     "block_timestamp", "transaction_hash", "log_index", "timestamp", "args", "retracted", "reason",
     "original_block_hash",
 })
@@ -51,6 +51,7 @@ class Message:
     args: Mapping[str, Argument]  # by ABI name; integers are decimal strings, see integer()
     replay: bool = False  # published once more on request
     retracted: bool = False  # a reorganisation removed the event, which had been published
+    factory: str = ""  # that has deployed the escrow, EIP-55; empty in messages of versions that followed one factory
     reason: str = ""  # of a retraction
     original_block_hash: str = ""  # of a retraction: the block that the event was published from
 
@@ -106,6 +107,7 @@ def decode(body: bytes | str, attributes: Mapping[str, str]) -> Message:
         args=_arguments(top),
         replay=attributes.get("replay") == "true",
         retracted=retracted,
+        factory=_string(top, "factory", _ADDRESS) if attributes.get("factory") else "",
         reason=_string(top, "reason") if retracted else "",
         original_block_hash=_string(top, "original_block_hash", _HASH) if retracted else "",
     )
@@ -192,6 +194,7 @@ def _verify(m: Message, top: dict[str, Any], attributes: Mapping[str, str]) -> N
     for name, value in {
         "event_id": m.event_id, "event_type": m.event_type, "event_name": m.event_type, "chain_id": m.chain_id,
         "block_number": str(m.block_number), "escrow": escrow.lower(), "retracted": "true" if m.retracted else "",
+        "factory": m.factory.lower(),
     }.items():
         if attributes.get(name, "") != value:
             raise MalformedError(f"attribute {name} is {attributes.get(name, '')!r:.100}, the body says {value!r}")

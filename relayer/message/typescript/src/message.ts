@@ -5,7 +5,7 @@ export const VERSION = "1";
 
 /** The names of the envelope. An argument with one of these names appears under args only. */
 export const ENVELOPE: ReadonlySet<string> = new Set([
-  "event_id", "event_type", "event_name", "chain_id", "contract_address", "block_number", "block_hash",
+  "event_id", "event_type", "event_name", "chain_id", "contract_address", "factory", "block_number", "block_hash",
   "block_timestamp", "transaction_hash", "log_index", "timestamp", "args", "retracted", "reason",
   "original_block_hash",
 ]);
@@ -25,6 +25,8 @@ export interface Message {
   escrow: string;
   /** The emitter, EIP-55: the factory for EscrowDeployed, else the escrow. */
   contractAddress: string;
+  /** The factory that has deployed the escrow, EIP-55; empty in messages of versions that followed one factory. */
+  factory: string;
   blockNumber: number;
   blockHash: string;
   blockTimestamp: Date;
@@ -105,6 +107,7 @@ export function decode(body: Uint8Array | string, attributes: { readonly [name: 
     chainId: string(top, "chain_id", natural),
     escrow: attribute("escrow"),
     contractAddress: string(top, "contract_address", address),
+    factory: attribute("factory") === "" ? "" : string(top, "factory", address),
     blockNumber: count(top, "block_number"),
     blockHash: string(top, "block_hash", hash),
     blockTimestamp: date(top, "block_timestamp"),
@@ -229,7 +232,7 @@ function verify(m: Message, top: Fields, attribute: (name: string) => string): v
   for (const [name, want] of [
     ["event_id", m.eventId], ["event_type", m.eventType], ["event_name", m.eventType], ["chain_id", m.chainId],
     ["block_number", String(m.blockNumber)], ["escrow", escrow.toLowerCase()],
-    ["retracted", m.retracted ? "true" : ""],
+    ["retracted", m.retracted ? "true" : ""], ["factory", m.factory.toLowerCase()],
   ] as const) {
     if (attribute(name) !== want) {
       throw new MalformedError(`attribute ${name} is ${show(attribute(name))}, the body says ${show(want)}`);
