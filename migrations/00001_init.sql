@@ -396,7 +396,8 @@ create view escrow_registry as
            l.chain_id is null or exists (select from events d where d.chain_id = l.chain_id and d.block_number = l.deployed_block
                and d.log_index = l.log_index and d.told) as announced, l.chain_id is null and e.status <> 4 as caught_up,
            coalesce(l.monitored, e.discovered_block_number) as last_monitored_block, e.ended_block,
-           hex(r.payer) as payer, hex(r.payee) as payee, r.amount::text as amount, e.discovered_at as created_at, e.updated_at, e.address as address_key
+           hex(r.payer) as payer, hex(r.payee) as payee, r.amount::text as amount, e.discovered_at as created_at, e.updated_at, e.address as address_key,
+           (select hex(f.address) from factories f where f.chain_id = e.chain_id and f.id = e.factory) as factory
     from escrows e
     left join late_escrows l on l.chain_id = e.chain_id and l.address = e.address
     left join records r on r.chain_id = e.chain_id and r.escrow = e.address;

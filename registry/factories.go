@@ -145,7 +145,8 @@ func RetireFactory(ctx context.Context, tx pgx.Tx, chainID int64, address common
 		where chain_id = $1 and address = $2 and past_block is null
 		returning retired_block`, chainID, address[:]).Scan(&block)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return 0, fmt.Errorf("%w: %s on chain %d, or its past is still being read", ErrUnknownFactory, address, chainID)
+		return 0, fmt.Errorf("%w: %s on chain %d, or it still reads its past: `escrow-relayer factory list` tells which",
+			ErrUnknownFactory, address, chainID)
 	}
 
 	if err != nil {

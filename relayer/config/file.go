@@ -133,7 +133,7 @@ func (f *file) merged(c part) map[string]string {
 
 // apart are variables that must differ between chains, and why.
 var apart = map[string]string{
-	"CHAIN_ID":                 "a process follows one factory of each chain",
+	"CHAIN_ID":                 "a chain has one entry: list all its factories there",
 	"COMMANDS_PORT":            "each chain listens for commands on a port of its own, or all of them on PORT",
 	"COMMANDS_SUBSCRIPTION_ID": "a command is for one chain, and the other one would refuse it",
 }

@@ -61,6 +61,8 @@ const selectDue = `
 	   and r.release_time <= extract(epoch from clock_timestamp()) and r.amount >= @min
 	   and r.last_event_block <= (select verified_block from leadership where chain_id = @chain)
 	   and (cardinality(@payers::text[]) = 0 or lower(r.payer) = any(@payers))
+	   and exists (select from escrow_registry g
+		where g.chain_id = r.chain_id and g.address_key = r.escrow_key and g.factory = @factory)
 	   and not exists (select from command_claims k where k.chain_id = r.chain_id and k.escrow = r.escrow
 		and k.effect = 'settle')
 	   and not exists (select from commands c where c.chain_id = r.chain_id and c.escrow = r.escrow
@@ -110,7 +112,7 @@ func (k *Keeper) propose(ctx context.Context, s *shared) error {
 		}
 
 		rows, _ := tx.Query(ctx, selectDue, pgx.StrictNamedArgs{
-			"chain": s.cfg.ChainID, "min": wei{k.MinAmount}, "limit": limit,
+			"chain": s.cfg.ChainID, "min": wei{k.MinAmount}, "limit": limit, "factory": registry.Text(s.cfg.Factory),
 			"payers": column.Of(k.Payers, func(p *common.Address) string { return registry.Text(*p) }),
 		})
 		due, err := pgx.CollectRows(rows, pgx.RowTo[string])

@@ -145,12 +145,19 @@ func TestWhatCannotSucceedCostsNothing(t *testing.T) {
 
 	unknown := w.accept(w.command(command.Approve, common.Address{9}, nil))
 	w.awaitHeld(unknown, command.CodeUnknownEscrow)
+	w.exec(`insert into factories (chain_id, id, address, start_block) values ($1, 2, '\x00000000000000000000000000000000000000fa', 1)`, chain)
+	others := w.escrow(1, 0) // of another factory than the command is for
+	w.exec(`update escrows set factory = 2 where address = $1`, others.Bytes())
+	foreign := w.accept(w.command(command.Approve, others, nil))
+	w.awaitHeld(foreign, command.CodeUnknownEscrow)
 	poor := w.accept(w.command(command.Approve, w.escrow(1, 0), func(c *command.Command) { c.MaxFee = big.NewInt(1) }))
 	require.Eventually(t, func() bool { return w.answer(poor).Code == command.CodeUnderpriced }, patience,
 		20*time.Millisecond)
 
 	w.exec(`update commands set cancel_requested = true where command_id = $1`, unknown.Hex())
 	w.await(unknown, true, command.Cancelled)
+	w.exec(`update commands set cancel_requested = true where command_id = $1`, foreign.Hex())
+	w.await(foreign, true, command.Cancelled)
 	w.exec(`update commands set expires_at = now() where command_id = $1`, poor.Hex())
 	w.await(poor, true, command.Expired)
 	require.Empty(t, w.sent())

@@ -261,6 +261,7 @@ const selectWaiting = `
 	       coalesce((select min(u.command_id) from commands u where ` + excludes + `), '') as rival
 	  from commands c
 	  left join escrow_registry g on g.chain_id = c.chain_id and g.address_key = bytes(c.escrow) and g.status <> 'orphaned'
+	    and g.factory = lower(c.message ->> 'factory')
 	  left join escrow_records r on r.chain_id = c.chain_id and r.escrow_key = bytes(c.escrow)
 	 cross join lateral (
 	       select case c.kind when 'approve' then 'Approved' when 'release' then 'EscrowReleased'
