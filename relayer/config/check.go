@@ -66,6 +66,10 @@ func (l *loader) factories() {
 			wrong = "names " + f.Address.Hex() + " twice; remove one"
 		}
 
+		if wrong != "" && len(c.FactoryAddress) > 1 {
+			wrong = strings.TrimSpace(text) + ": " + wrong
+		}
+
 		if wrong != "" {
 			l.say("FACTORY_ADDRESS", "%s", wrong)
 		}
@@ -75,6 +79,8 @@ func (l *loader) factories() {
 
 	if len(c.Factories) > 0 {
 		c.Factory = c.Factories[0].Address
+		first := slices.MinFunc(c.Factories, func(a, b registry.Factory) int { return cmp.Compare(a.Start, b.Start) })
+		c.StartBlock = first.Start
 	}
 }
 

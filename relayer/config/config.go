@@ -100,7 +100,7 @@ type Config struct {
 	KeeperDayFees        string `env:"KEEPER_DAY_FEES" envDefault:"20000000000000000" help:"wei; the most that all releases of one UTC day together may cost"`
 	KeeperPayers         string `env:"KEEPER_PAYERS" help:"release only escrows of these payers, comma-separated; default: anybody's"`
 
-	Factories []registry.Factory  `env:"-"` // of FACTORY_ADDRESS
+	Factories []registry.Factory  `env:"-"` // of FACTORY_ADDRESS; StartBlock becomes the lowest of their first blocks
 	Factory   common.Address      `env:"-"` // the first of them
 	Partition partition.Partition `env:"-"`
 	Auto      bool                `env:"-"` // PARTITION_NUMBER=auto

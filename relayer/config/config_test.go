@@ -10,7 +10,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ethereum/go-ethereum/common"
 	"github.com/stretchr/testify/require"
+
+	"github.com/fusion-prime/escrow-relayer/registry"
 )
 
 var update = flag.Bool("update", false, "write the table of variables into README.md of this folder")
@@ -409,4 +412,36 @@ func FuzzLoad(f *testing.F) {
 
 		require.NoError(t, c.Partition.Validate())
 	})
+}
+
+// FACTORY_ADDRESS lists factories, each with its first block; START_BLOCK is that of those without one.
+func TestFactories(t *testing.T) {
+	const a, b = "0x311E63dfcEfe7f2c202715ef0DF01CDA82f58914", "0x1F98431c8aD98523631AE4a59f267346ea31F984"
+	env := good()
+	env["FACTORY_ADDRESS"], env["START_BLOCK"] = a+"@200, "+b, "100"
+	c, err := Load(env)
+	require.NoError(t, err)
+	require.Equal(t, []registry.Factory{{Address: common.HexToAddress(a), Start: 200},
+		{Address: common.HexToAddress(b), Start: 100}}, c.Factories)
+	require.EqualValues(t, 100, c.StartBlock)
+
+	env["FACTORY_ADDRESS"], env["START_BLOCK"] = a+"@200,"+b+"@300", ""
+	c, err = Load(env)
+	require.NoError(t, err)
+	require.EqualValues(t, 200, c.StartBlock, "slots begin there, not at block 0")
+	for _, w := range c.Warnings {
+		require.NotEqual(t, "START_BLOCK", w.Variable)
+	}
+
+	for list, want := range map[string]string{
+		a + "," + a:         a + " twice",
+		a + "@5," + a + "@": "start block",
+		a + "," + b + "@x":  b + `@x: has the start block "x"`,
+		a + ",0x12":         "0x12: must be an address",
+		",":                 "must be an address",
+	} {
+		env["FACTORY_ADDRESS"] = list
+		_, err := Load(env)
+		require.ErrorContains(t, err, want, list)
+	}
 }

@@ -29,7 +29,7 @@ func (l *loader) warnings() {
 		l.warn("EVENT_NAMES", "names only events that are published anyway: remove it")
 	}
 
-	if !set("START_BLOCK") {
+	if !set("START_BLOCK") && l.c.StartBlock == 0 {
 		l.warn("START_BLOCK", "reading begins at block 0: set it to the block in which the factory was deployed")
 	}
 
