@@ -81,7 +81,7 @@ var (
 	// At the start of a line, a quotation or a command of a list, perhaps behind assignments.
 	command    = regexp.MustCompile("(?m)(?:^\\s*|`|(?:&&|;|do) +)(?:[A-Z_]+=\\S+ )*escrow-relayer ([a-z]+)(?: ([a-z]+))?")
 	subcommand = []string{"run", "sender", "command", "migrate", "status", "audit", "replay", "plan", "doctor",
-		"locks", "config", "version"}
+		"locks", "factory", "config", "version"}
 )
 
 func TestPagesNameExistingCommands(t *testing.T) {

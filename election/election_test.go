@@ -407,8 +407,8 @@ func TestPrepareAddsFactories(t *testing.T) {
 		require.Empty(t, prepare(want...))
 		list, err := registry.Factories(t.Context(), f.pool, chain)
 		require.NoError(t, err)
-		require.Equal(t, []registry.Factory{{ID: 1, Address: old, Start: 10}, {ID: 2, Address: past, Start: 5, Past: 5, Until: 50},
-			{ID: 3, Address: young, Start: 60}}, list)
+		require.Equal(t, []registry.Factory{{ID: 1, Address: old, Start: 10},
+			{ID: 2, Address: past, Start: 5, Past: 5, Until: 50}, {ID: 3, Address: young, Start: 60}}, list)
 		var next, start, generation int64
 		require.NoError(t, f.pool.QueryRow(t.Context(), `select next_block, start_block, generation from leadership`).
 			Scan(&next, &start, &generation))

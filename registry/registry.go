@@ -65,8 +65,9 @@ type Late struct {
 func (l Late) Next() int64 { return l.Monitored + 1 }
 
 // Record writes discoveries, in the leader's transaction, and returns how many the registry
-// accepted. It fails for an escrow of a factory that the database does not follow. A known address keeps its row, unless a reorganisation orphaned it: then the new
-// deployment replaces the old one. Of several discoveries of an address the first counts.
+// accepted. It fails for an escrow of a factory that the database does not follow. A known address
+// keeps its row, unless a reorganisation orphaned it: then the new deployment replaces the old one.
+// Of several discoveries of an address the first counts.
 func Record(ctx context.Context, tx DB, chainID int64, found []Discovery) (registered int, err error) {
 	n := len(found)
 	if n == 0 {

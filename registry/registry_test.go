@@ -162,7 +162,8 @@ func TestADiscoveryIsLateUntilItsOwnerAdmitsIt(t *testing.T) {
 	s.discovered(escrow(1, 100))
 
 	require.Equal(t, row{Status: "active", Block: 100, EventID: eventID(1, ":1")}, s.row(chain, 1))
-	require.Equal(t, []registry.Late{{Address: address(1), Slot: mySlot, Block: 100, LogIndex: 1, Monitored: 99, Factory: factory}},
+	require.Equal(t, []registry.Late{{Address: address(1), Slot: mySlot, Block: 100, LogIndex: 1, Monitored: 99,
+		Factory: factory}},
 		s.late(me, 10))
 	require.Empty(t, s.served(0, mySlot), "no cursor vouches for it yet")
 
@@ -216,7 +217,8 @@ func TestADeploymentReplacesAnOrphanedOne(t *testing.T) {
 
 	require.Equal(t, row{Status: "active", Block: 105, EventID: eventID(0xaa, ":3:2")}, s.row(chain, 1),
 		"it has not ended on this branch")
-	require.Equal(t, []registry.Late{{Address: address(1), Slot: mySlot, Block: 105, LogIndex: 3, Monitored: 104, Factory: factory}},
+	require.Equal(t, []registry.Late{{Address: address(1), Slot: mySlot, Block: 105, LogIndex: 3, Monitored: 104,
+		Factory: factory}},
 		s.late(me, 10))
 }
 

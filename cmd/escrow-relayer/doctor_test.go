@@ -95,7 +95,9 @@ func TestDoctor(t *testing.T) {
 			{"database", "notify"}, {"database", "clock"}, {"database", "connections"},
 			{"topics", "PUBSUB_TOPIC_ID"}, {"topics", "RETRACTIONS_TOPIC_ID"}, {ws, "chain"}, {ws, "head"},
 			{ws, "factory"}, {ws, "safe"},
-			{ws, "finalized"}, {ws, "headers"}, {ws, "receipts"}, {ws, "state"}, {ws, "nonce"}, {ws, "range"}, {ws, "history"}, {ws, "latency"}, {ws, "batch"}, {ws, "newHeads"}, {ws, "rate"},
+			{ws, "finalized"}, {ws, "headers"}, {ws, "receipts"}, {ws, "state"}, {ws, "nonce"}, {ws, "range"}, {ws, "history"},
+			{ws, "latency"},
+			{ws, "batch"}, {ws, "newHeads"}, {ws, "rate"},
 			{w.Chain.HTTP(), "chain"},
 		} {
 			v, found := d.verdict(c[0], c[1])

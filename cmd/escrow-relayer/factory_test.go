@@ -75,7 +75,9 @@ func TestAddFactoryRunbook(t *testing.T) {
 	require.NoError(t, w.Chain.Mine(t.Context(), w.Confirmations))
 	head, err := w.Head(t.Context())
 	require.NoError(t, err)
-	w.until("it has passed them", func(f *fleet.Fleet) bool { return f.Chain.LowestCursor > int64(head)-int64(w.Confirmations) })
+	w.until("it has passed them", func(f *fleet.Fleet) bool {
+		return f.Chain.LowestCursor > int64(head)-int64(w.Confirmations)
+	})
 	require.Equal(t, known, w.count(`select count(*) from escrows`))
 	require.Eventually(t, func() bool {
 		return w.count(fmt.Sprintf(`select count(*) from processed_events where event_type = 'Approved' and escrow in ('%s', '%s')`,

@@ -72,7 +72,8 @@ func root() *cobra.Command {
 	})
 	cmd.AddCommand(runCommand(), migrateCommand(), statusCommand(), locksCommand(), auditCommand(),
 		replayCommand(), doctorCommand(),
-		planCommand(), rewindCommand(), factoryCommand(), senderCommand(), commandCommand(), configCommand(), versionCommand())
+		planCommand(), rewindCommand(), factoryCommand(), senderCommand(), commandCommand(), configCommand(),
+		versionCommand())
 	addChainFlags(cmd)
 
 	refuseArguments(cmd)

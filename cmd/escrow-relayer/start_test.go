@@ -61,7 +61,8 @@ func TestWhatAStartSays(t *testing.T) {
 
 			log := readLog(t, p)
 			for _, words := range []string{
-				`"message":"configured"`, `"chain":1337`, `"factory":"` + w.Contracts.Factory.Hex(), `"finality":"2 confirmations"`,
+				`"message":"configured"`, `"chain":1337`, `"factories":["` + w.Contracts.Factory.Hex(),
+				`"finality":"2 confirmations"`,
 				`"partition":"0 of 1, modulo"`, `"endpoints":[`, `"topic":"` + lab.Topic, "was CONFIRMATIONS meant?",
 			} {
 				require.Contains(t, log, words)

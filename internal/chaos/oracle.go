@@ -177,7 +177,8 @@ func (r *run) compare(ctx context.Context, s side, blocks int, verified int64, v
 	}
 
 	target := head - uint64(r.plan.Confirmations)
-	truth, err := testchain.ReadTruth(ctx, s.chain.HTTP(), s.contracts.Block, target, s.contracts.Factory, s.contracts.Legacy)
+	truth, err := testchain.ReadTruth(ctx, s.chain.HTTP(), s.contracts.Block, target, s.contracts.Factory,
+		s.contracts.Legacy)
 	if err != nil {
 		return nil, err
 	}

@@ -95,7 +95,8 @@ func TestTrustOfOtherChains(t *testing.T) {
 }
 
 // noReceipts is a node that gives none, of a block or of a transaction.
-var noReceipts = []faults.Fault{{Mode: faults.Without, Words: rpc.GetReceipts}, {Mode: faults.Without, Words: rpc.GetReceipt}}
+var noReceipts = []faults.Fault{{Mode: faults.Without, Words: rpc.GetReceipts},
+	{Mode: faults.Without, Words: rpc.GetReceipt}}
 
 // Of a block whose receipts no endpoint gives, two endpoints have to show the same logs: that is less than proved.
 func TestTrustWithoutReceipts(t *testing.T) {

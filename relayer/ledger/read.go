@@ -66,7 +66,8 @@ type Discovered struct {
 // in Late, unless it was admitted or its catch-up continues below the block from. It returns at most
 // limit late escrows, the furthest behind first.
 func (l *Ledger) Discovered(ctx context.Context, from int64, limit int) (d Discovered, err error) {
-	if err := l.cfg.DB.QueryRow(ctx, discovered, l.cfg.ChainID, from-1, l.cfg.InstanceID).Scan(&d.Next, &d.Start, &d.Far); err != nil {
+	if err := l.cfg.DB.QueryRow(ctx, discovered, l.cfg.ChainID, from-1, l.cfg.InstanceID).
+		Scan(&d.Next, &d.Start, &d.Far); err != nil {
 		return d, fmt.Errorf("read the factory cursor: %w", err)
 	}
 

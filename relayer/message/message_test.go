@@ -181,7 +181,8 @@ func TestDecode(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, &message.Message{
 		EventID:   "0x7a000000000000000000000000000000000000000000000000000000000000ff:12",
-		EventType: "EscrowReleased", ChainID: "11155111", Escrow: strings.ToLower(escrow), ContractAddress: escrow, Factory: factory,
+		EventType: "EscrowReleased", ChainID: "11155111", Escrow: strings.ToLower(escrow), ContractAddress: escrow,
+		Factory:         factory,
 		BlockNumber:     7_654_321,
 		BlockHash:       "0xb10000000000000000000000000000000000000000000000000000000000000c",
 		BlockTimestamp:  time.Unix(1_795_238_400, 0).UTC(),

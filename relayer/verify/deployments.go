@@ -95,7 +95,8 @@ func (c *deployments) count(ctx context.Context, batch *chain.Batch) error {
 
 // locate proves the block in which an endpoint first counts otherwise. done: what is proved there is what was
 // known, so that the nonce counts something else.
-func (c *deployments) locate(ctx context.Context, batch *chain.Batch, name string, before uint64) (done bool, err error) {
+func (c *deployments) locate(ctx context.Context, batch *chain.Batch, name string, before uint64) (done bool,
+	err error) {
 	low, high := batch.From, batch.To
 	for low < high {
 		middle := low + (high-low)/2

@@ -33,7 +33,8 @@ type admission struct {
 	gaveUpAt int64        // factory cursor at which the wait for discovery timed out; 0: it did not
 	births   bool         // the ABI has EscrowCreated
 	start    atomic.Int64 // first block of the chain; a pass over far escrows reads it
-	complete int64        // escrows that are deployed below this block are in the book or wait in it, if they are ours and not far
+	// escrows that are deployed below this block are in the book or wait in it, if they are ours and not far
+	complete int64
 }
 
 // discover waits until the escrows deployed up to the batch's last block are known, or

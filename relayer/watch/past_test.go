@@ -41,7 +41,8 @@ func (w *world) expectOf(d testchain.Deployment, to uint64) *testchain.Truth {
 // follow adds a factory, as `escrow-relayer factory add` does.
 func (w *world) follow(d testchain.Deployment) {
 	require.NoError(w.t, pgx.BeginFunc(w.t.Context(), w.DB, func(tx pgx.Tx) error {
-		return registry.AddFactories(w.t.Context(), tx, chainID, []registry.Factory{{Address: d.Factory, Start: int64(d.Block)}})
+		return registry.AddFactories(w.t.Context(), tx, chainID,
+			[]registry.Factory{{Address: d.Factory, Start: int64(d.Block)}})
 	}))
 }
 

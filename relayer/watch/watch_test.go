@@ -128,7 +128,8 @@ func setup(t *testing.T) *world {
 	require.NoError(t, err)
 	t.Cleanup(wallet.Close)
 	w := &world{Fleet: testfleet.New(t, chainID), t: t, sim: sim, d: d, wallet: wallet, hints: make(chan struct{}, 1),
-		patience: 200 * time.Millisecond, out: &recorder{ids: map[common.Address][]string{}, by: map[common.Address][]common.Address{}}}
+		patience: 200 * time.Millisecond, out: &recorder{ids: map[common.Address][]string{},
+			by: map[common.Address][]common.Address{}}}
 	w.abi, err = contract.New("", "")
 	require.NoError(t, err)
 	w.Alone(me, int64(d.Block), d.Factory.Hex())
