@@ -14,8 +14,10 @@
 // New escrows: before it commits a block with a log, a slot watch waits until the factory cursor
 // has passed that block, at most DiscoveryWait. An escrow joins the book of addresses with the
 // batch that has its deployment; one found below the cursor is first caught up separately, from its
-// deployment to the cursor (late.go). One whose EscrowCreated is missing there was created earlier,
-// and may have emitted events since: its EscrowDeployed is announced, and its events from
-// START_BLOCK to the cursor are read, before it joins. Every escrow takes one of these paths.
+// deployment to the cursor (late.go), and if it is far below beside the others (far.go). So come
+// the escrows of a factory that was added later, whose past the leader reads (past.go). One whose
+// EscrowCreated is missing there was created earlier, and may have emitted events since: its
+// EscrowDeployed is announced, and its events from START_BLOCK to the cursor are read, before it
+// joins. Every escrow takes one of these paths.
 // Blocks at the head without a log bring no escrow and wait for later blocks (group.go).
 package watch
