@@ -238,6 +238,7 @@ var (
 	servicePrefix = regexp.MustCompile(`^[a-z]([a-z0-9-]{0,38}[a-z0-9])?$`)
 	secretRef     = regexp.MustCompile(`^([A-Za-z0-9_-]{1,255})(?::([1-9][0-9]*))?$`)
 	address       = regexp.MustCompile(`^0x[0-9a-fA-F]{40}$`)
+	factories     = regexp.MustCompile(`^0x[0-9a-fA-F]{40}(@\d+)?(,0x[0-9a-fA-F]{40}(@\d+)?)*$`)
 	accountEmail  = regexp.MustCompile(`^[^@\s]+@[^@\s]+\.iam\.gserviceaccount\.com$`)
 	connection    = regexp.MustCompile(`^([a-z0-9.-]+:)?[a-z0-9-]+:[a-z0-9-]+:[a-z0-9-]+$`)
 	environment   = regexp.MustCompile(`^[A-Z][A-Z0-9_]*$`)
@@ -273,7 +274,8 @@ func (in ManifestInput) check() error {
 		partition.Slots)
 	want(in.Strategy == "modulo" || in.Strategy == "consistent", "strategy %q: use modulo or consistent", in.Strategy)
 	want(in.ChainID >= 1, "chain id %d: use the number of eth_chainId", in.ChainID)
-	want(address.MatchString(in.Factory), "factory %q: use 0x and 40 hexadecimal digits", in.Factory)
+	want(factories.MatchString(in.Factory),
+		"factory %q: use 0x and 40 hexadecimal digits, several as ADDRESS@START_BLOCK with commas between them", in.Factory)
 	want(in.StartBlock >= 0, "start block %d: use 0 or more", in.StartBlock)
 	want(in.Topic != "", "topic: name the topic of the events")
 	want(in.CloudSQLInstance == "" || connection.MatchString(in.CloudSQLInstance),

@@ -211,6 +211,14 @@ func TestManifestsRefuseWhatIsWrong(t *testing.T) {
 	}
 
 	in := input()
+	in.Factory += "@9508300," + in.Factory
+	_, err = Manifests(in)
+	require.NoError(t, err, "several factories")
+	in.Factory += "@x"
+	_, err = Manifests(in)
+	require.ErrorContains(t, err, "ADDRESS@START_BLOCK")
+
+	in = input()
 	in.Secrets = map[string]string{"RPC_URLS": "not a name"}
 	_, err = Manifests(in)
 	require.ErrorContains(t, err, "DATABASE_URL is missing")

@@ -7,7 +7,7 @@ locals {
 
   template = file("${path.module}/../prometheus/alerts.yaml.tmpl")
   selector = "chain_id=\"$chain\""
-  fleet    = "${local.selector},factory=\"${lower(var.factory_address)}\""
+  fleet    = "${local.selector},factory=\"${lower(regex("^[^@,]+", var.factory_address))}\""
   whole    = replace(local.template, "$fresh", regex("(?m)^# [$]fresh = (.+)$", local.template)[0])
   rules    = replace(replace(local.whole, local.selector, local.fleet), "$chain", tostring(var.chain_id))
 

@@ -70,11 +70,11 @@ variable "chain_id" {
 
 variable "factory_address" {
   type        = string
-  description = "Address of the EscrowFactory."
+  description = "Address of the EscrowFactory; several as ADDRESS@START_BLOCK with commas between them. The first one names the fleet in its metrics and alerts."
 
   validation {
-    condition     = can(regex("^0x[0-9a-fA-F]{40}$", var.factory_address))
-    error_message = "Use 0x and 40 hexadecimal digits."
+    condition     = can(regex("^0x[0-9a-fA-F]{40}(@[0-9]+)?(,0x[0-9a-fA-F]{40}(@[0-9]+)?)*$", var.factory_address))
+    error_message = "Use 0x and 40 hexadecimal digits, several as ADDRESS@START_BLOCK with commas between them."
   }
 }
 
