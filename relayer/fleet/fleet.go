@@ -154,7 +154,7 @@ type Chain struct {
 	LowestCursor int64     `json:"lowest_cursor"`  // of any slot: everything below is stored
 	Verified     int64     `json:"verified_block"` // everything up to it was read twice and is stored
 	Start        int64     `json:"start_block"`
-	// Factory is the address of the factory, lower case.
+	// Factory is the address of the factory, lower case; of several, with commas between them.
 	Factory string `json:"factory"`
 }
 

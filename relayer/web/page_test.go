@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ethereum/go-ethereum/common"
 	"github.com/stretchr/testify/require"
 
 	"github.com/fusion-prime/escrow-relayer/internal/testfleet"
@@ -49,6 +50,19 @@ func TestPageShowsTheEssentialsWithoutAScript(t *testing.T) {
 }
 
 // Nothing but links leads away from the page, and the policy allows nothing else.
+// Each factory of the chain has a line and a link of its own.
+func TestPageShowsEachFactory(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	w.fleet(1)
+	w.Exec(`insert into factories (chain_id, id, address, start_block) values ($1, 2, $2, 7)`, w.Chain,
+		common.HexToAddress("0xfac7000000000000000000000000000000000002").Bytes())
+	text := body(t, get(t, w.server().Handler(), "/"))
+	for _, n := range []string{"1", "2"} {
+		require.Contains(t, text, "https://sepolia.etherscan.io/address/0xfac700000000000000000000000000000000000"+n+`"`)
+	}
+}
+
 func TestPageAsksNobodyElse(t *testing.T) {
 	t.Parallel()
 	w := setup(t)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
@@ -323,8 +324,12 @@ func (p *page) facts(n *news, i *fleet.Self) []fact {
 		{Name: "Final", Value: known(i.Final)},
 		{Name: "Elections", Value: count(f.Leader.Epoch)},
 		{Name: "Start block", Value: count(f.Chain.Start)},
-		{Name: "Factory", Value: short(f.Chain.Factory), Title: f.Chain.Factory, Link: p.explorer.address(f.Chain.Factory)},
 	}
+	for address := range strings.SplitSeq(f.Chain.Factory, ",") {
+		facts = append(facts, fact{Name: "Factory", Value: short(address), Title: address,
+			Link: p.explorer.address(address)})
+	}
+
 	if f.Escrows.Orphaned > 0 {
 		facts = slices.Insert(facts, 4, fact{Name: "Orphaned", Value: count(f.Escrows.Orphaned),
 			Title: "their deployment was taken back by a reorganisation"})
