@@ -13,6 +13,9 @@ import (
 	"github.com/fusion-prime/escrow-relayer/partition"
 )
 
+// firstFactory is the number of a chain's first factory in the table factories.
+const firstFactory = 1
+
 // register fills the registry up to n escrows, as if they had been discovered and caught up long
 // ago: first the active ones that are not there yet, then idle ones, which are not on the chain.
 func register(ctx context.Context, db *pgxpool.Pool, l *lab.Lab, active []common.Address, n int) error {
@@ -41,10 +44,11 @@ func register(ctx context.Context, db *pgxpool.Pool, l *lab.Lab, active []common
 
 	block := int64(l.Contracts.Block)
 	_, err := db.CopyFrom(ctx, pgx.Identifier{"escrows"},
-		[]string{"chain_id", "address", "slot", "discovered_block_number", "log_index", "tx_hash"},
+		[]string{"chain_id", "address", "slot", "discovered_block_number", "log_index", "tx_hash", "factory"},
 		pgx.CopyFromSlice(len(fresh), func(i int) ([]any, error) {
 			a := fresh[i]
-			return []any{l.Chain.ChainID().Int64(), a[:], partition.Slot(a), block, 0, common.BytesToHash(a[:]).Bytes()}, nil
+			return []any{l.Chain.ChainID().Int64(), a[:], partition.Slot(a), block, 0, common.BytesToHash(a[:]).Bytes(),
+				firstFactory}, nil
 		}))
 	if err != nil {
 		return fmt.Errorf("register %d escrows: %w", len(fresh), err)
