@@ -51,7 +51,7 @@ func Rewind(ctx context.Context, db *pgxpool.Pool, chainID, block int64) (was in
 
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	err = pgx.BeginTxFunc(ctx, db, durable, func(tx pgx.Tx) error {
+	err = pgx.BeginTxFunc(ctx, db, Durable, func(tx pgx.Tx) error {
 		err := tx.QueryRow(ctx, `select coalesce(max(start_block), 0) from factories where chain_id = $1`, chainID).Scan(&was)
 		if err == nil {
 			_, err = tx.Exec(ctx, rewind, chainID, block)
@@ -73,9 +73,9 @@ func Rewind(ctx context.Context, db *pgxpool.Pool, chainID, block int64) (was in
 // ErrNotBack means that the chain is already read from that block, or from an earlier one.
 var ErrNotBack = errors.New("the first block can only be moved back")
 
-// durable is a transaction that survives a crash of the database, even where commits return before
+// Durable is a transaction that survives a crash of the database, even where commits return before
 // the disk has them (synchronous_commit = off): an operator is told that the change is made.
-var durable = pgx.TxOptions{BeginQuery: `begin; set local synchronous_commit = on`}
+var Durable = pgx.TxOptions{BeginQuery: `begin; set local synchronous_commit = on`}
 
 // Writers lock leadership before factories.
 const rewind = `

@@ -94,7 +94,7 @@ func factoryRetireCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return askDatabase(cmd, func(ctx context.Context, cfg *config.Config, db *database.Database) (err error) {
 				address, block := common.HexToAddress(args[0]), int64(0)
-				if err := pgx.BeginFunc(ctx, db.Pool, func(tx pgx.Tx) (err error) {
+				if err := pgx.BeginTxFunc(ctx, db.Pool, registry.Durable, func(tx pgx.Tx) (err error) {
 					block, err = registry.RetireFactory(ctx, tx, cfg.ChainID, address)
 					return err
 				}); err != nil {
