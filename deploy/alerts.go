@@ -10,8 +10,9 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/ethereum/go-ethereum/common"
 	"go.yaml.in/yaml/v3"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/config"
 )
 
 //go:embed prometheus/alerts.yaml.tmpl
@@ -22,38 +23,39 @@ var freshSeries = regexp.MustCompile(`(?m)^# \$fresh = (.+)$`).FindStringSubmatc
 
 var groupName = regexp.MustCompile(`(?m)^  - name: (escrow-relayer-[a-z]+)$`)
 
-// Fleet is one that must exist: of a chain, or of one factory of it.
+// Fleet is one that must exist, on a chain.
 type Fleet struct {
-	Chain   int64
-	Factory string // in lower case, as in the label of the metrics; empty: any factory of the chain
+	Chain int64
+	Name  string // FLEET; empty: any fleet of the chain
 }
 
-// ParseFleet reads CHAIN_ID, or CHAIN_ID:FACTORY_ADDRESS.
+// fleetName is what FLEET may be.
+var fleetName = regexp.MustCompile(`^` + config.FleetPattern + `$`)
+
+// ParseFleet reads CHAIN_ID, or CHAIN_ID:FLEET.
 func ParseFleet(text string) (f Fleet, err error) {
-	chain, factory, one := strings.Cut(text, ":")
+	chain, name, one := strings.Cut(text, ":")
 	if f.Chain, err = strconv.ParseInt(chain, 10, 64); err != nil || f.Chain < 1 {
-		return f, fmt.Errorf("chain id %q: use the number of eth_chainId, as in 1, or 1: and FACTORY_ADDRESS", chain)
+		return f, fmt.Errorf("chain id %q: use the number of eth_chainId, as in 1, or 1: and FLEET", chain)
 	}
 
-	if one && !common.IsHexAddress(factory) {
-		return f, fmt.Errorf("factory %q of chain %d is no address: use FACTORY_ADDRESS, or leave it out with its colon",
-			factory, f.Chain)
+	if one && !fleetName.MatchString(name) {
+		return f, fmt.Errorf("fleet %q of chain %d is no name of a fleet: use its FLEET, or leave it out with its colon", name,
+			f.Chain)
 	}
 
-	if one {
-		f.Factory = strings.ToLower(common.HexToAddress(factory).Hex())
-	}
+	f.Name = name
 
 	return f, nil
 }
 
 // String is part of the names of a fleet's files and rules.
 func (f Fleet) String() string {
-	if f.Factory == "" {
+	if f.Name == "" {
 		return strconv.FormatInt(f.Chain, 10)
 	}
 
-	return fmt.Sprintf("%d-%s", f.Chain, f.Factory)
+	return fmt.Sprintf("%d-%s", f.Chain, f.Name)
 }
 
 // Alerts is Prometheus' rule file for some fleets. It repeats every rule for each, so that a
@@ -109,19 +111,18 @@ func alertGroups(fleets []Fleet) (string, error) {
 	}
 
 	_, body, _ := strings.Cut(alertTemplate, "\ngroups:\n")
-	factories := map[int64][]string{}
+	names := map[int64][]string{}
 	var b strings.Builder
 	for _, f := range fleets {
-		named := factories[f.Chain]
+		named := names[f.Chain]
 		switch {
-		case slices.Contains(named, f.Factory):
+		case slices.Contains(named, f.Name):
 			return "", fmt.Errorf("%s is named twice", f)
-		case len(named) > 0 && (f.Factory == "" || named[0] == ""):
-			return "", fmt.Errorf("chain %d is named with a factory and without: an alert would fire twice; name each factory",
-				f.Chain)
+		case len(named) > 0 && (f.Name == "" || named[0] == ""):
+			return "", fmt.Errorf("chain %d is named with a fleet and without: an alert would fire twice; name each fleet", f.Chain)
 		}
 
-		factories[f.Chain] = append(named, f.Factory)
+		names[f.Chain] = append(named, f.Name)
 		b.WriteString(f.fill(groupName.ReplaceAllString(body, "  - name: ${1}-"+f.String())))
 	}
 
@@ -133,9 +134,9 @@ func alertGroups(fleets []Fleet) (string, error) {
 func (f Fleet) fill(rules string) string {
 	const selector, label = `chain_id="$chain"`, `chain_id: "$chain"`
 	rules = strings.ReplaceAll(rules, "$fresh", freshSeries)
-	if f.Factory != "" {
-		rules = strings.ReplaceAll(rules, selector, fmt.Sprintf(`%s,factory=%q`, selector, f.Factory))
-		rules = strings.ReplaceAll(rules, label, fmt.Sprintf(`%s, factory: %q`, label, f.Factory))
+	if f.Name != "" {
+		rules = strings.ReplaceAll(rules, selector, fmt.Sprintf(`%s,fleet=%q`, selector, f.Name))
+		rules = strings.ReplaceAll(rules, label, fmt.Sprintf(`%s, fleet: %q`, label, f.Name))
 	}
 
 	return strings.ReplaceAll(rules, "$chain", strconv.FormatInt(f.Chain, 10))

@@ -25,7 +25,7 @@ promtool check config "$work/prometheus.yml"
 
 step "dashboard: every expression is PromQL"
 # Each becomes a recording rule of a temporary file, with Grafana's variables filled in.
-jq '[.panels[].targets[]?.expr | gsub("\\$__rate_interval"; "5m") | gsub("\\$__range"; "1h") | gsub("\\$chain|\\$factory"; ".*")]
+jq '[.panels[].targets[]?.expr | gsub("\\$__rate_interval"; "5m") | gsub("\\$__range"; "1h") | gsub("\\$chain|\\$fleet"; ".*")]
     | to_entries | {groups: [{name: "dashboard", rules: map({record: "panel:\(.key)", expr: .value})}]}' grafana/dashboard.json >"$work/dashboard.yaml"
 promtool check rules "$work/dashboard.yaml"
 

@@ -205,6 +205,7 @@ func (in ManifestInput) withDefaults() ManifestInput {
 func (in ManifestInput) env(name string, partition int) []variable {
 	vars := []variable{
 		{"INSTANCE_ID", name}, {"PARTITION_NUMBER", strconv.Itoa(partition)},
+		{"FLEET", in.Prefix},
 		{"TOTAL_PARTITIONS", strconv.Itoa(in.Partitions)},
 		{"PARTITION_STRATEGY", in.Strategy},
 		{"CHAIN_ID", strconv.FormatInt(in.ChainID, 10)}, {"FACTORY_ADDRESS", in.Factory},
@@ -247,7 +248,7 @@ var (
 	// with run.services.get can read.
 	secretVariables = []string{"RPC_URL", "RPC_URLS", "DATABASE_URL", "SESSION_DATABASE_URL"}
 	// ownVariables are set from other fields, and PORT by Cloud Run.
-	ownVariables = []string{"INSTANCE_ID", "PARTITION_NUMBER", "TOTAL_PARTITIONS", "PARTITION_STRATEGY", "CHAIN_ID",
+	ownVariables = []string{"INSTANCE_ID", "FLEET", "PARTITION_NUMBER", "TOTAL_PARTITIONS", "PARTITION_STRATEGY", "CHAIN_ID",
 		"FACTORY_ADDRESS", "START_BLOCK",
 		"PUBSUB_PROJECT_ID", "PUBSUB_TOPIC_ID", "RETRACTIONS_TOPIC_ID", "CLOUDSQL_INSTANCE", "CLOUDSQL_IAM_AUTH", "PORT"}
 	// keyVariables would give every service the keys, or the subscription of commands: they are set

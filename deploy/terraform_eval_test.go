@@ -64,7 +64,7 @@ variable "factory_address" {
 	for _, r := range rules {
 		a := got.Alerts[r.Alert]
 		require.Equal(t, strings.ReplaceAll(r.Expr, `chain_id="1"`,
-			`chain_id="1",factory="0xab00000000000000000000000000000000000001"`), a.Query, r.Alert)
+			`chain_id="1",fleet="escrow-relayer"`), a.Query, r.Alert)
 		require.Equal(t, strings.ToUpper(r.Labels["severity"]), a.Severity, r.Alert)
 		require.Equal(t, r.Annotations["runbook_url"], a.Runbook, r.Alert)
 		var want time.Duration
@@ -85,7 +85,7 @@ variable "factory_address" {
 	require.Len(t, got.Tiles, len(d.Panels))
 	require.NotContains(t, text, "$__")
 	require.NotContains(t, text, "$chain")
-	require.NotContains(t, text, "$factory")
+	require.NotContains(t, text, "$fleet")
 	for _, p := range d.Panels {
 		for _, target := range p.Targets {
 			query, err := json.Marshal(grafanaVariable.Replace(target.Expr))

@@ -51,7 +51,7 @@ func strictYAML(t *testing.T, name string, into any) {
 }
 
 // targetLabels come from the scrape, not from the relayer.
-var targetLabels = []string{"chain_id", "factory", "instance", "job"}
+var targetLabels = []string{"chain_id", "fleet", "instance", "job"}
 
 func documentedMetrics(t *testing.T) map[string]metricsdoc.Metric {
 	t.Helper()
@@ -249,7 +249,7 @@ type panel struct {
 	} `json:"targets"`
 }
 
-var grafanaVariable = strings.NewReplacer("$__rate_interval", "5m", "$__range", "1h", "$chain", ".*", "$factory", ".*")
+var grafanaVariable = strings.NewReplacer("$__rate_interval", "5m", "$__range", "1h", "$chain", ".*", "$fleet", ".*")
 
 func TestDashboardUsesDocumentedMetrics(t *testing.T) {
 	t.Parallel()
@@ -278,7 +278,7 @@ func TestDashboardUsesDocumentedMetrics(t *testing.T) {
 		for _, target := range p.Targets {
 			expr := grafanaVariable.Replace(target.Expr)
 			require.NotContains(t, expr, "$", "%s uses a variable that nothing defines", p.Title)
-			require.Contains(t, target.Expr, `chain_id=~"$chain",factory=~"$factory"`, "%s ignores the chosen fleet", p.Title)
+			require.Contains(t, target.Expr, `chain_id=~"$chain",fleet=~"$fleet"`, "%s ignores the chosen fleet", p.Title)
 			require.NotRegexp(t, wholeChain, expr, "%s takes two fleets of one chain for one", p.Title)
 			checkExpr(t, "panel "+p.Title, expr, known)
 			require.NotRegexp(t, wholeBucket, expr, p.Title)
@@ -342,14 +342,13 @@ func TestAlertFilesAreWhatTheTemplateSays(t *testing.T) {
 		golden(t, "kubernetes/"+name+"/prometheusrule.yaml", rule)
 	}
 
-	whole, one := Fleet{1, ""}, Fleet{1, "0xa"}
+	whole, one := Fleet{1, ""}, Fleet{1, "a"}
 	for _, fleets := range [][]Fleet{nil, {whole, whole}, {one, one}, {one, whole}, {whole, one}} {
 		_, err := Alerts(fleets...)
 		require.Error(t, err, "%v", fleets)
 	}
 
-	for _, text := range []string{"", "0", "-1", "mainnet", "1:", "1:0x12",
-		":0x5FbDB2315678afecb367f032d93F642f64180aa3"} {
+	for _, text := range []string{"", "0", "-1", "mainnet", "1:", "1:a b", ":a"} {
 		_, err := ParseFleet(text)
 		require.Error(t, err, text)
 	}
@@ -358,7 +357,7 @@ func TestAlertFilesAreWhatTheTemplateSays(t *testing.T) {
 // wholeBucket finds nothing in Prometheus 3, which stores le="256" as le="256.0".
 var wholeBucket = regexp.MustCompile(`\ble="[0-9]+"`)
 
-// wholeChain groups or matches by the chain without the factory. Two fleets may follow two factories of one chain.
+// wholeChain groups or matches by the chain without the fleet. Two fleets may follow one chain.
 var wholeChain = regexp.MustCompile(`\((?:[a-z]+, )*chain_id(?:\)|, [^f])`)
 
 // A rule that names no chain would watch all of them at once, and so miss the one that is gone.
@@ -379,18 +378,15 @@ func TestEverySelectorNamesTheChain(t *testing.T) {
 	}
 }
 
-// A fleet that is named with its factory is missed although another of the chain answers, also when it
+// A fleet that is named is missed although another of the chain answers, also when it
 // has never answered: no selector may be satisfied by the other.
-func TestAlertsOfAFactory(t *testing.T) {
+func TestAlertsOfAFleet(t *testing.T) {
 	t.Parallel()
-	fleet, err := ParseFleet("1:0x5FbDB2315678afecb367f032d93F642f64180aa3")
+	fleet, err := ParseFleet("1:blue")
 	require.NoError(t, err)
-	bare, err := ParseFleet("1:5FbDB2315678afecb367f032d93F642f64180aa3")
+	text, err := Alerts(fleet, Fleet{1, "green"})
 	require.NoError(t, err)
-	require.Equal(t, fleet, bare, "what FACTORY_ADDRESS may be, as the metrics have it")
-	text, err := Alerts(fleet, Fleet{1, "0xb"})
-	require.NoError(t, err)
-	require.Contains(t, string(text), "- name: escrow-relayer-fleet-1-0x5fbdb2315678afecb367f032d93f642f64180aa3\n")
+	require.Contains(t, string(text), "- name: escrow-relayer-fleet-1-blue\n")
 	var f ruleFile
 	require.NoError(t, yaml.Unmarshal(text, &f))
 	own := 0
@@ -399,15 +395,15 @@ func TestAlertsOfAFactory(t *testing.T) {
 			u, err := parsePromQL(r.Expr)
 			require.NoError(t, err, r.Alert)
 			for name, labels := range u.metrics {
-				require.True(t, name == "up" || slices.Contains(labels, "factory"), "%s selects %s of all factories", r.Alert,
+				require.True(t, name == "up" || slices.Contains(labels, "fleet"), "%s selects %s of all fleets", r.Alert,
 					name)
 			}
 
 			require.NotRegexp(t, `chain_id="1"[^,]`, r.Expr, r.Alert)
-			if strings.Contains(r.Expr, `factory="0x5fbdb2315678afecb367f032d93f642f64180aa3"`) {
+			if strings.Contains(r.Expr, `fleet="blue"`) {
 				own++
-				require.NotContains(t, r.Expr, `factory="0xb"`, r.Alert)
-				require.Equal(t, fleet.Factory, r.Labels["factory"], "%s: two rules of one name and labels are one to promtool",
+				require.NotContains(t, r.Expr, `fleet="green"`, r.Alert)
+				require.Equal(t, fleet.Name, r.Labels["fleet"], "%s: two rules of one name and labels are one to promtool",
 					r.Alert)
 			}
 		}

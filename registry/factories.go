@@ -137,7 +137,8 @@ const addFactory = `
 	on conflict (chain_id, address) do nothing`
 
 // RetireFactory ends the following of a factory's new deployments at the cursor of the factory watch, and returns
-// that block. Its escrows are followed to their end.
+// that block. Its escrows are followed to their end. ErrCreating: a transaction that creates an escrow of it is under
+// way, and nobody would follow that escrow.
 func RetireFactory(ctx context.Context, tx pgx.Tx, chainID int64, address common.Address) (block int64, err error) {
 	err = tx.QueryRow(ctx, `
 		with l as (update leadership set generation = generation + 1 where chain_id = $1 returning next_block)
@@ -153,5 +154,23 @@ func RetireFactory(ctx context.Context, tx pgx.Tx, chainID int64, address common
 		return 0, fmt.Errorf("retire factory %s: %w", address, err)
 	}
 
+	// The row's lock is held: no further one gets a nonce.
+	var open int
+	if err := tx.QueryRow(ctx, countCreating, chainID, address[:]).Scan(&open); err != nil {
+		return 0, fmt.Errorf("retire factory %s: %w", address, err)
+	}
+
+	if open > 0 {
+		return 0, fmt.Errorf("%w: %d of factory %s; wait until they are answered, or cancel them, and retire it again",
+			ErrCreating, open, address)
+	}
+
 	return block, nil
 }
+
+// ErrCreating means that transactions which create escrows of a factory are under way.
+var ErrCreating = errors.New("transactions that create escrows are under way")
+
+const countCreating = `
+	select count(*) from commands
+	where chain_id = $1 and kind = 'create' and state in ('assigned', 'sent') and lower(message ->> 'factory') = hex($2)`

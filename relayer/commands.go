@@ -99,7 +99,7 @@ func (c *commands) open(ctx context.Context, r *Relayer) (err error) {
 
 	if c.taking != nil {
 		c.intake, err = intake.New(intake.Config{
-			DB: r.db.Pool, ChainID: r.cfg.ChainID, Factory: r.cfg.Factory, Policy: c.policy, Metrics: c.taking,
+			DB: r.db.Pool, ChainID: r.cfg.ChainID, Factories: r.followed, Policy: c.policy, Metrics: c.taking,
 			Answers: c.answers, Log: r.component("intake"),
 		})
 		if err != nil {
@@ -250,7 +250,7 @@ const followRetry = 5 * time.Second
 // following is the configuration for following senders without an owner.
 func (c *commands) following(t *tenure) send.Config {
 	return send.Config{
-		DB: t.db.Pool, ChainID: t.cfg.ChainID, InstanceID: t.cfg.InstanceID, Factory: t.cfg.Factory,
+		DB: t.db.Pool, ChainID: t.cfg.ChainID, InstanceID: t.cfg.InstanceID,
 		Chain: send.NewNodes(t.source), Log: t.component("follower"), Metrics: c.senders,
 		Valid: t.session.Valid,
 	}
@@ -262,7 +262,7 @@ func (c *commands) configs(t *tenure) []send.Config {
 	configs := make([]send.Config, len(c.accounts))
 	for i, a := range c.accounts {
 		configs[i] = send.Config{
-			Name: a.Name, DB: t.db.Pool, ChainID: t.cfg.ChainID, InstanceID: t.cfg.InstanceID, Factory: t.cfg.Factory,
+			Name: a.Name, DB: t.db.Pool, ChainID: t.cfg.ChainID, InstanceID: t.cfg.InstanceID,
 			Chain: nodes, Signer: c.signers[i],
 			Limits: a.Limits, Log: t.component("sender"), Metrics: c.senders,
 		}

@@ -8,7 +8,6 @@ import (
 	"math"
 	"runtime"
 	"strconv"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -192,10 +191,9 @@ func newGauges(reg prometheus.Registerer, r *Relayer, build fleet.Build) *gauges
 }
 
 // fleetLabels are on every metric of ours: alerts distinguish fleets by them, wherever the scrape
-// comes from. A fleet follows one factory of one chain. The address is in lower case, since labels
-// are compared as text.
+// comes from.
 func fleetLabels(cfg *config.Config) prometheus.Labels {
-	return prometheus.Labels{"chain_id": strconv.FormatInt(cfg.ChainID, 10), "factory": strings.ToLower(cfg.Factory.Hex())}
+	return prometheus.Labels{"chain_id": strconv.FormatInt(cfg.ChainID, 10), "fleet": cfg.Fleet}
 }
 
 // Describe implements prometheus.Collector.

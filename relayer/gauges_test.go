@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ethereum/go-ethereum/common"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
@@ -18,13 +17,11 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
 )
 
-const aFactory = "0x311e63dfcefe7f2c202715ef0df01cda82f58914"
-
 // fresh is a relayer that New made and nobody runs.
 func fresh(t *testing.T) (*Relayer, *prometheus.Registry) {
 	cfg, err := config.Load(map[string]string{
 		"CHAIN_ID": "11155111", "RPC_URL": "http://127.0.0.1:1",
-		"FACTORY_ADDRESS": common.HexToAddress(aFactory).Hex(), "START_BLOCK": "1",
+		"FACTORY_ADDRESS": "0x311E63dfcEfe7f2c202715ef0DF01CDA82f58914", "START_BLOCK": "1",
 		"PUBSUB_PROJECT_ID": "a-project", "PUBSUB_TOPIC_ID": "a-topic", "DATABASE_URL": "postgres://u@127.0.0.1:1/d",
 		"INSTANCE_ID": "r0",
 	})
@@ -50,7 +47,7 @@ func values(t *testing.T, reg *prometheus.Registry) map[string]float64 {
 			}
 
 			require.Equal(t, "11155111", labels["chain_id"], "%s has no chain", f.GetName())
-			require.Equal(t, aFactory, labels["factory"], "%s has no factory", f.GetName())
+			require.Equal(t, "escrow-relayer", labels["fleet"], "%s has no fleet", f.GetName())
 			if m.GetGauge() != nil && len(labels) == 2 {
 				found[f.GetName()] = m.GetGauge().GetValue()
 			}

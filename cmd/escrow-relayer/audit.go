@@ -186,7 +186,7 @@ func (a *audit) events(ctx context.Context) (int, error) {
 // senders compares every transaction of the senders of commands, and returns how many differ.
 func (a *audit) senders(ctx context.Context) (int, error) {
 	count := map[string]int{}
-	done, err := send.Audit(ctx, send.AuditConfig{DB: a.db.Pool, ChainID: a.cfg.ChainID, Factory: a.cfg.Factory,
+	done, err := send.Audit(ctx, send.AuditConfig{DB: a.db.Pool, ChainID: a.cfg.ChainID,
 		Chain: send.NewNodes(a.src)}, func(f send.Finding) error {
 		count[f.Kind]++
 		return a.print(f, "%-10s sender %s nonce %d command %s: %s\n", f.Kind, f.Sender, f.Nonce, f.Command, f.Why)
@@ -240,8 +240,10 @@ func startSource(ctx context.Context, cfg *config.Config) (src *chain.Source, st
 		return nil, nil, err
 	}
 
-	if err := src.Check(ctx, cfg.Factory); err != nil {
-		return nil, nil, err
+	for _, f := range cfg.Factories {
+		if err := src.Check(ctx, f.Address); err != nil {
+			return nil, nil, err
+		}
 	}
 
 	ctx, cancel := context.WithCancel(ctx)

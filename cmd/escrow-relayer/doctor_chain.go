@@ -9,9 +9,13 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/ethereum/go-ethereum/common"
+
+	"github.com/fusion-prime/escrow-relayer/registry"
 	"github.com/fusion-prime/escrow-relayer/relayer/chain"
 	"github.com/fusion-prime/escrow-relayer/relayer/chain/endpoint"
 	"github.com/fusion-prime/escrow-relayer/relayer/chain/rpc"
+	"github.com/fusion-prime/escrow-relayer/relayer/column"
 )
 
 const (
@@ -35,7 +39,7 @@ func (d *doctor) chain(ctx context.Context) error {
 		return err
 	}
 
-	list := src.Examine(ctx, d.cfg.Factory, d.cfg.ABI.FactoryTopics(), uint64(max(d.cfg.StartBlock, 0)))
+	list := src.Examine(ctx, d.factories(), d.cfg.ABI.FactoryTopics(), uint64(max(d.cfg.StartBlock, 0)))
 	best := slices.MaxFunc(list, func(a, b chain.Examination) int { return int(int64(a.Head) - int64(b.Head)) })
 	usable, smallest := 0, d.cfg.RPCMaxRange
 	announces := false
@@ -78,6 +82,11 @@ func (d *doctor) chain(ctx context.Context) error {
 	}
 
 	return nil
+}
+
+// factories are those of FACTORY_ADDRESS.
+func (d *doctor) factories() []common.Address {
+	return column.Of(d.cfg.Factories, func(f *registry.Factory) common.Address { return f.Address })
 }
 
 // endpoints reports on all of them together.
@@ -153,10 +162,12 @@ func (d *doctor) endpoint(x *chain.Examination, best uint64) {
 		d.say(fine, "head", "block %d, %s", x.Head, oldOrAhead(age))
 	}
 
-	if x.Code {
-		d.say(fine, "factory", "there is a contract at %s", d.cfg.Factory)
-	} else {
-		d.say(wrong, "factory", "there is no contract at FACTORY_ADDRESS=%s on chain %d", d.cfg.Factory, x.ChainID)
+	for _, f := range d.factories() {
+		if slices.Contains(x.NoCode, f) {
+			d.say(wrong, "factory", "there is no contract at %s of FACTORY_ADDRESS on chain %d", f, x.ChainID)
+		} else {
+			d.say(fine, "factory", "there is a contract at %s", f)
+		}
 	}
 
 	d.tags(x)
@@ -282,7 +293,7 @@ func (d *doctor) proofs(x *chain.Examination) {
 	}
 
 	if x.StateErr != nil {
-		d.say(note, "state", "it does not have that of START_BLOCK, so the factory's nonce is not compared with the "+
+		d.say(note, "state", "it does not have that of START_BLOCK, so a factory's nonce is not compared with the "+
 			"deployments; it says: %s", x.StateErr)
 		return
 	}
@@ -292,12 +303,12 @@ func (d *doctor) proofs(x *chain.Examination) {
 	case x.CountErr != nil:
 		d.say(unknown, "nonce", "%s", x.CountErr)
 	case x.Created == 0:
-		d.say(unknown, "nonce", "the factory has created nothing since START_BLOCK")
+		d.say(unknown, "nonce", "the first factory has created nothing since START_BLOCK")
 	case x.InBlock == x.Announced:
-		d.say(fine, "nonce", "the factory's counts deployments: it rose by %d in block %d, which announces as many (%d "+
+		d.say(fine, "nonce", "the first factory's counts deployments: it rose by %d in block %d, which announces as many (%d "+
 			"since START_BLOCK)", x.InBlock, x.CreatedAt, x.Created)
 	default:
-		d.say(note, "nonce", "the factory's counts other contracts too, so it is not compared with the deployments: in "+
+		d.say(note, "nonce", "the first factory's counts other contracts too, so it is not compared with the deployments: in "+
 			"block %d it rose by %d, and %d are announced", x.CreatedAt, x.InBlock, x.Announced)
 	}
 }

@@ -106,7 +106,7 @@ func TestDoctorOfAnEndpoint(t *testing.T) {
 		"no receipts to test": {func(x *chain.Examination) { x.Receipts = 0 }, "receipts", unknown,
 			"none of the newest blocks has logs", "", 0},
 		"no old state": {func(x *chain.Examination) { x.StateErr = said("missing trie node") }, "state", note,
-			"does not have that of START_BLOCK, so the factory's nonce is not compared", "", 0},
+			"does not have that of START_BLOCK, so a factory's nonce is not compared", "", 0},
 		"old state": {func(*chain.Examination) {}, "state", fine, "back to START_BLOCK", "", 0},
 		"a nonce that counts": {func(x *chain.Examination) { x.Created, x.CreatedAt, x.InBlock, x.Announced = 7, 1500, 2, 2 },
 			"nonce", fine, "rose by 2 in block 1500, which announces as many (7 since START_BLOCK)", "", 0},
@@ -121,7 +121,7 @@ func TestDoctorOfAnEndpoint(t *testing.T) {
 			d := &doctor{of: "https://rpc.example.com",
 				cfg: &config.Config{ChainID: 1, StartBlock: 100, RPCMaxRange: 1000, LogFilter: "auto"}}
 			x := &chain.Examination{Name: d.of, ChainID: 1, Head: 2000, HeadTime: time.Now(),
-				Code: true, Range: 1000, Oldest: 100, Batch: 50, Provable: endpoint.Provable{Hashes: true, Receipts: 1990}}
+				Range: 1000, Oldest: 100, Batch: 50, Provable: endpoint.Provable{Hashes: true, Receipts: 1990}}
 			c.change(x)
 			if d.serves(x) {
 				d.endpoint(x, x.Head)

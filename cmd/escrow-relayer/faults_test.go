@@ -115,8 +115,8 @@ func TestKilledBetweenAcknowledgementAndDeletion(t *testing.T) {
 	}
 
 	require.Equal(t, waiting, twice)
-	require.Contains(t, w.metrics("r0"), fmt.Sprintf("\nrelayer_republished_total{chain_id=\"1337\",factory=%q} %d\n",
-		strings.ToLower(w.Contracts.Factory.Hex()), waiting))
+	require.Contains(t, w.metrics("r0"), fmt.Sprintf("\nrelayer_republished_total{chain_id=\"1337\",fleet=\"escrow-relayer\"} %d\n",
+		waiting))
 }
 
 // A relayer that is started before anything that it needs waits for it.

@@ -69,7 +69,7 @@ func TestMetricsAreDocumentedBothWays(t *testing.T) {
 					}
 				}
 
-				want := slices.Sorted(slices.Values(append([]string{"chain_id", "factory"}, documented[name].Labels...)))
+				want := slices.Sorted(slices.Values(append([]string{"chain_id", "fleet"}, documented[name].Labels...)))
 				slices.Sort(labels)
 				require.Equal(t, want, labels, "%s: the labels of %s", when, name)
 			}

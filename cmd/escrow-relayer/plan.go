@@ -166,9 +166,9 @@ func planAlertsCommand() *cobra.Command {
 	var names []string
 	var operator bool
 	cmd := &cobra.Command{
-		Use:   "alerts --chain-id N[:FACTORY] [--chain-id M[:FACTORY] …]",
+		Use:   "alerts --chain-id N[:FLEET] [--chain-id M[:FLEET] …]",
 		Short: "Write the alerting rules of each chain for Prometheus",
-		Long:  `Write the alerting rules of each chain to standard output. Name every chain whose fleet must be there: its absence is an alert. Where several factories of a chain are followed, name each with its address.`,
+		Long:  `Write the alerting rules of each chain to standard output. Name every chain whose fleet must be there: its absence is an alert. Where several fleets follow a chain, name each with its FLEET.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			fleets := make([]deploy.Fleet, len(names))
 			for i, name := range names {
@@ -194,7 +194,7 @@ func planAlertsCommand() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringSliceVar(&names, "chain-id", nil,
-		"CHAIN_ID, or CHAIN_ID:FACTORY_ADDRESS; once for each fleet that must be there")
+		"CHAIN_ID, or CHAIN_ID:FLEET; once for each fleet that must be there")
 	cmd.Flags().BoolVar(&operator, "operator", false, "as an object of the Prometheus operator")
 
 	return cmd

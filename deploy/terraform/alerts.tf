@@ -1,13 +1,13 @@
 # Alert policies for Managed Service for Prometheus, made from the rules that Prometheus itself uses: an expression is written once.
 # Only this file's locals touch the rules, and they need no provider, so that a test can evaluate them. Every expression names this chain, so that
-# two chains in one project do not both alert for either; and this factory, for a second workspace that follows another one of the chain.
+# two chains in one project do not both alert for either; and this fleet, for a second workspace that follows the same chain.
 
 locals {
   unit_seconds = { s = 1, m = 60, h = 3600 }
 
   template = file("${path.module}/../prometheus/alerts.yaml.tmpl")
   selector = "chain_id=\"$chain\""
-  fleet    = "${local.selector},factory=\"${lower(regex("^[^@,]+", var.factory_address))}\""
+  fleet    = "${local.selector},fleet=\"${var.name}\""
   whole    = replace(local.template, "$fresh", regex("(?m)^# [$]fresh = (.+)$", local.template)[0])
   rules    = replace(replace(local.whole, local.selector, local.fleet), "$chain", tostring(var.chain_id))
 

@@ -7,7 +7,7 @@ locals {
   # Grafana's variables, as constants: five minutes for rates, all chains and factories.
   queries = {
     for p in local.panels : tostring(p.id) => [
-      for t in try(p.targets, []) : replace(replace(replace(replace(t.expr, "$__rate_interval", "5m"), "$__range", "1h"), "$chain", ".*"), "$factory", ".*")
+      for t in try(p.targets, []) : replace(replace(replace(replace(t.expr, "$__rate_interval", "5m"), "$__range", "1h"), "$chain", ".*"), "$fleet", ".*")
     ]
   }
 

@@ -51,6 +51,7 @@ resource "google_cloud_run_v2_service" "relayer" {
           PARTITION_NUMBER     = each.key
           TOTAL_PARTITIONS     = tostring(var.partitions)
           PARTITION_STRATEGY   = var.strategy
+          FLEET                = var.name
           CHAIN_ID             = tostring(var.chain_id)
           FACTORY_ADDRESS      = var.factory_address
           START_BLOCK          = tostring(var.start_block)

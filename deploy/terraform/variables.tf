@@ -12,7 +12,7 @@ variable "region" {
 variable "name" {
   type        = string
   default     = "escrow-relayer"
-  description = "Prefix of all names. One fleet per name: another chain or factory gets a workspace and a name of its own."
+  description = "Prefix of all names. One fleet per name: another chain gets a workspace and a name of its own."
 
   validation {
     condition     = can(regex("^[a-z][a-z0-9-]{0,23}[a-z0-9]$", var.name))
@@ -169,7 +169,7 @@ variable "database_instance" {
 variable "database_name" {
   type        = string
   default     = "relayer"
-  description = "Database on the instance. Each factory needs one of its own; chains may share one."
+  description = "Database on the instance. Chains may share one."
 }
 
 variable "database_tier" {

@@ -14,7 +14,7 @@ import (
 // The counters are read from what a relayer serves: each series has the labels of its fleet.
 func TestScrape(t *testing.T) {
 	metrics := prometheus.NewRegistry()
-	fleet := prometheus.WrapRegistererWith(prometheus.Labels{"chain_id": "1", "factory": "0xa"}, metrics)
+	fleet := prometheus.WrapRegistererWith(prometheus.Labels{"chain_id": "1", "fleet": "a"}, metrics)
 	for name, value := range map[string]float64{suppressed: 7, republished: 3, suppressed + "_else": 11} {
 		c := prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: "A counter."})
 		c.Add(value)

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/ethereum/go-ethereum/common"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
@@ -76,7 +77,7 @@ func examineOne(ctx context.Context, t *testing.T, n *testNode) Examination {
 		Registerer: prometheus.NewRegistry(), Logger: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)
 
-	return s.Examine(ctx, emitter, nil, 1)[0]
+	return s.Examine(ctx, []common.Address{emitter}, nil, 1)[0]
 }
 
 // An examination finds out by asking, not by words, that addresses have to be named.
@@ -128,7 +129,7 @@ func TestExamineKeepsTheWordsOfALongRefusal(t *testing.T) {
 		s, err := New(Config{URLs: []string{n.server.URL}, ChainID: 1, Dial: p.dial})
 		require.NoError(t, err)
 		t.Cleanup(s.Close)
-		require.ErrorContains(t, s.Examine(t.Context(), emitter, nil, 1)[0].Err, "Payment Required")
+		require.ErrorContains(t, s.Examine(t.Context(), []common.Address{emitter}, nil, 1)[0].Err, "Payment Required")
 	})
 }
 

@@ -263,9 +263,9 @@ func (s *Source) Check(ctx context.Context, factory common.Address) error {
 }
 
 // Examine asks every endpoint what it is, what it can do and what it can prove, at most some 200 requests
-// each, one after the other. announces are the topics under which the factory announces what it deploys; start is
+// each, one after the other. announces are the topics under which the factories announce what they deploy; start is
 // the first block that is needed. What it finds out is not used by the readings of this Source.
-func (s *Source) Examine(ctx context.Context, factory common.Address, announces []common.Hash,
+func (s *Source) Examine(ctx context.Context, factories []common.Address, announces []common.Hash,
 	start uint64) []Examination {
 	list := make([]Examination, len(s.nodes))
 	var wg sync.WaitGroup
@@ -276,7 +276,7 @@ func (s *Source) Examine(ctx context.Context, factory common.Address, announces 
 		examined := endpoint.New(cfg)
 		wg.Go(func() {
 			defer examined.Close()
-			list[i] = examined.Examine(ctx, factory, announces, start)
+			list[i] = examined.Examine(ctx, factories, announces, start)
 		})
 	}
 

@@ -143,7 +143,7 @@ func TestExamineWhatIsProved(t *testing.T) {
 		s, err := New(Config{URLs: []string{n.HTTP()}, ChainID: 1337, Registerer: prometheus.NewRegistry()})
 		require.NoError(t, err)
 		t.Cleanup(s.Close)
-		x := s.Examine(t.Context(), d.Factory, announces, d.Block)[0]
+		x := s.Examine(t.Context(), []common.Address{d.Factory}, announces, d.Block)[0]
 		require.NoError(t, x.Err)
 
 		return x

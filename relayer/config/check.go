@@ -78,7 +78,6 @@ func (l *loader) factories() {
 	}
 
 	if len(c.Factories) > 0 {
-		c.Factory = c.Factories[0].Address
 		first := slices.MinFunc(c.Factories, func(a, b registry.Factory) int { return cmp.Compare(a.Start, b.Start) })
 		c.StartBlock = first.Start
 	}
@@ -188,11 +187,20 @@ func (l *loader) instance() {
 		}
 	}
 
+	if !fleetName.MatchString(c.Fleet) {
+		l.say("FLEET", "%q must be 1 to 63 letters, digits, dots, dashes or underscores", c.Fleet)
+	}
+
 	if !instanceID.MatchString(c.InstanceID) {
 		l.say("INSTANCE_ID", "%q must be 1 to 48 letters, digits, dots, dashes or underscores "+
 			"(it goes into application_name, which holds 63 bytes); if it is not set, it is the host's name", c.InstanceID)
 	}
 }
+
+// FleetPattern is what FLEET may be: a label in Prometheus, and a part of the names of rules.
+const FleetPattern = `[A-Za-z0-9._-]{1,63}`
+
+var fleetName = regexp.MustCompile(`^` + FleetPattern + `$`)
 
 // instanceID leaves room for `escrow-relayer/`: Postgres cuts an application_name off after 63
 // bytes, and two ids could become one.

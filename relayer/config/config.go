@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/caarlos0/env/v11"
-	"github.com/ethereum/go-ethereum/common"
 
 	"github.com/fusion-prime/escrow-relayer/partition"
 	"github.com/fusion-prime/escrow-relayer/registry"
@@ -40,6 +39,7 @@ type Config struct {
 	PubSubEndpoint   string   `env:"PUBSUB_ENDPOINT" help:"host:port of a locational endpoint, e.g. us-central1-pubsub.googleapis.com:443: Pub/Sub keeps the order of what is published in one region; default: the nearest region"`
 	PubSubEmulator   string   `env:"PUBSUB_EMULATOR_HOST" scope:"process" help:"host:port of a Pub/Sub emulator; read by Google's client"`
 
+	Fleet      string `env:"FLEET" envDefault:"escrow-relayer" help:"name of the fleet: the label fleet of its metrics, by which alerts tell fleets of one chain apart"`
 	InstanceID string `env:"INSTANCE_ID" help:"name of this instance, unique in the fleet of its chain; default: the host's name"`
 	Number     string `env:"PARTITION_NUMBER" envDefault:"0" help:"number of this instance's partition, 0 to TOTAL_PARTITIONS-1, or auto: a free one"`
 	Total      int    `env:"TOTAL_PARTITIONS" envDefault:"1" help:"number of partitions, 1 to 2520"`
@@ -64,8 +64,8 @@ type Config struct {
 	RPCMaxAddress   int           `env:"RPC_MAX_ADDRESSES" envDefault:"1000" help:"most addresses that one request for logs names; geth's default limit is 1000"`
 	RPCRequestPrice int           `env:"RPC_REQUEST_PRICE" envDefault:"4000" help:"what one more request for logs costs, in bytes of traffic: LOG_FILTER=auto compares by it"`
 	LogFilter       string        `env:"LOG_FILTER" envDefault:"auto" help:"how logs are asked for: by topics, by addresses, or auto: by what costs less, and by addresses where no endpoint gives them otherwise"`
-	FactoryABI      string        `env:"FACTORY_ABI" help:"ABI of the factory, JSON or a path; default: built in"`
-	EscrowABI       string        `env:"ESCROW_ABI" help:"ABI of the escrows, JSON or a path; default: built in"`
+	FactoryABI      string        `env:"FACTORY_ABI" help:"ABI of the factory, JSON or a path; several paths, of its versions, are comma-separated; default: built in"`
+	EscrowABI       string        `env:"ESCROW_ABI" help:"ABI of the escrows, as FACTORY_ABI; default: built in"`
 	VerifyInterval  time.Duration `env:"VERIFY_INTERVAL" envDefault:"30s" help:"pause between two runs of the verifier, which reads final blocks a second time; up to ten times as long while there are fewer than 32 such blocks"`
 	Retention       time.Duration `env:"RETENTION" envDefault:"0" help:"how long events of ended escrows stay in processed_events; 0: for ever"`
 
@@ -101,7 +101,6 @@ type Config struct {
 	KeeperPayers         string `env:"KEEPER_PAYERS" help:"release only escrows of these payers, comma-separated; default: anybody's"`
 
 	Factories []registry.Factory  `env:"-"` // of FACTORY_ADDRESS; StartBlock becomes the lowest of their first blocks
-	Factory   common.Address      `env:"-"` // the first of them
 	Partition partition.Partition `env:"-"`
 	Auto      bool                `env:"-"` // PARTITION_NUMBER=auto
 	ABI       *contract.ABI       `env:"-"`

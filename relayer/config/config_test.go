@@ -251,7 +251,7 @@ func TestAddressesInOneCaseAreNotChecked(t *testing.T) {
 		"0x311E63DFCEFE7F2C202715EF0DF01CDA82F58914"} {
 		c, err := Load(with("FACTORY_ADDRESS", address))
 		require.NoError(t, err)
-		require.Equal(t, "0x311E63dfcEfe7f2c202715ef0DF01CDA82f58914", c.Factory.Hex())
+		require.Equal(t, "0x311E63dfcEfe7f2c202715ef0DF01CDA82f58914", c.Factories[0].Address.Hex())
 	}
 }
 

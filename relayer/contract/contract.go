@@ -147,9 +147,10 @@ type ABI struct {
 }
 
 // New parses the ABIs. Each is "" for the built-in one, an ABI as JSON, an artefact of a compiler
-// (an object with a field "abi"), or a path to either. A given ABI replaces the built-in one; for
-// an upgraded factory, one ABI lists both versions of its EscrowDeployed, as the built-in one does
-// for the older version without arbiter.
+// (an object with a field "abi"), or paths to such files with commas between them. A given ABI
+// replaces the built-in one. Several versions of a contract, each with its own EscrowDeployed, are
+// several files, or one ABI with the events of all, as the built-in one has the older version
+// without arbiter. Two layouts of one event that no log tells apart are refused.
 //
 // Of the factory's events only EscrowDeployed is used, in all its versions: the others concern no
 // escrow. Of an escrow's events all are used that are not anonymous.
@@ -172,30 +173,25 @@ func (a *ABI) add(variable, given, builtIn string, topics *[]common.Hash, counts
 		given = builtIn
 	}
 
-	parsed, err := parse(given)
+	versions, err := parse(given)
 	if err != nil {
 		return fmt.Errorf("%s: %w", variable, err)
 	}
 
-	for _, key := range slices.Sorted(maps.Keys(parsed.Events)) {
-		e := parsed.Events[key]
-		if e.Anonymous || !counts(e.RawName) {
-			continue
-		}
+	for _, v := range versions {
+		for _, key := range slices.Sorted(maps.Keys(v.Events)) {
+			e := v.Events[key]
+			if e.Anonymous || !counts(e.RawName) || slices.Contains(a.definitions, e.String()) {
+				continue
+			}
 
-		l, err := newLayout(e)
-		if err != nil {
-			return fmt.Errorf("%s: %w", variable, err)
-		}
+			if err := a.addEvent(&e); err != nil {
+				return fmt.Errorf("%s: %w", variable, err)
+			}
 
-		a.events[e.ID] = append(a.events[e.ID], l)
-		a.definitions = append(a.definitions, e.String())
-		if !slices.Contains(*topics, e.ID) {
-			*topics = append(*topics, e.ID)
-		}
-
-		if !slices.Contains(a.names, e.RawName) {
-			a.names = append(a.names, e.RawName)
+			if !slices.Contains(*topics, e.ID) {
+				*topics = append(*topics, e.ID)
+			}
 		}
 	}
 
@@ -207,22 +203,60 @@ func (a *ABI) add(variable, given, builtIn string, topics *[]common.Hash, counts
 	return nil
 }
 
-// parse reads an ABI from what New accepts.
-func parse(text string) (abi.ABI, error) {
-	text = strings.TrimSpace(text)
-	if !strings.HasPrefix(text, "[") && !strings.HasPrefix(text, "{") {
-		content, err := os.ReadFile(text)
-		if err != nil {
-			if cause := (*fs.PathError)(nil); errors.As(err, &cause) {
-				err = cause.Err // without the path: what was given may be any text, and long
-			}
-
-			return abi.ABI{}, fmt.Errorf("neither JSON nor a readable file: %w", err)
-		}
-
-		text = strings.TrimSpace(string(content))
+func (a *ABI) addEvent(e *abi.Event) error {
+	l, err := newLayout(*e)
+	if err != nil {
+		return err
 	}
 
+	for _, other := range a.events[e.ID] {
+		if other.topics == l.topics {
+			return fmt.Errorf("%q has as many indexed arguments as another layout of the event, and no log tells them apart: "+
+				"give one of them", e)
+		}
+	}
+
+	a.events[e.ID] = append(a.events[e.ID], l)
+	a.definitions = append(a.definitions, e.String())
+	if !slices.Contains(a.names, e.RawName) {
+		a.names = append(a.names, e.RawName)
+	}
+
+	return nil
+}
+
+// parse reads ABIs from what New accepts.
+func parse(text string) (versions []abi.ABI, err error) {
+	documents := []string{strings.TrimSpace(text)}
+	if !strings.HasPrefix(documents[0], "[") && !strings.HasPrefix(documents[0], "{") {
+		documents = strings.Split(documents[0], ",")
+		for i, path := range documents {
+			content, err := os.ReadFile(strings.TrimSpace(path))
+			if err != nil {
+				if cause := (*fs.PathError)(nil); errors.As(err, &cause) {
+					err = cause.Err // without the path: what was given may be any text, and long
+				}
+
+				return nil, fmt.Errorf("neither JSON nor a readable file: %w", err)
+			}
+
+			documents[i] = strings.TrimSpace(string(content))
+		}
+	}
+
+	for _, d := range documents {
+		v, err := parseOne(d)
+		if err != nil {
+			return nil, err
+		}
+
+		versions = append(versions, v)
+	}
+
+	return versions, nil
+}
+
+func parseOne(text string) (abi.ABI, error) {
 	if strings.HasPrefix(text, "{") {
 		var artefact struct{ ABI json.RawMessage }
 		if err := json.Unmarshal([]byte(text), &artefact); err != nil {

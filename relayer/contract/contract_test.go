@@ -294,6 +294,30 @@ func TestIndexedElsewhere(t *testing.T) {
 	require.JSONEq(t, `{"approver":"`+payer+`"}`, string(e.Args))
 }
 
+// Several files are the versions of one contract.
+func TestVersionsInFiles(t *testing.T) {
+	deployed := func(more string) string {
+		path := filepath.Join(t.TempDir(), "abi.json")
+		text := `[{"type":"event","name":"EscrowDeployed","inputs":[{"name":"escrow","type":"address","indexed":true}` + more + `]}]`
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+
+		return path
+	}
+	first := deployed("")
+	second := deployed(`,{"name":"by","type":"address"}`)
+	a, err := New(first+", "+second, "")
+	require.NoError(t, err)
+	require.Len(t, a.FactoryTopics(), 2)
+	again, err := New(first+","+second+","+first, "")
+	require.NoError(t, err)
+	require.Equal(t, a.Definitions(), again.Definitions())
+
+	_, err = New(second+","+deployed(`,{"name":"to","type":"address"}`), "")
+	require.ErrorContains(t, err, "no log tells them apart", "two names of one argument")
+	_, err = New(first+",/nowhere.json", "")
+	require.ErrorContains(t, err, "readable file")
+}
+
 func TestBadABI(t *testing.T) {
 	for given, want := range map[string]string{
 		"/nowhere": "readable file", `{"x":1}`: `"abi"`, `{"abi":`: "not JSON", `[]`: "no event that counts",

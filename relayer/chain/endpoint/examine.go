@@ -23,10 +23,10 @@ type Examination struct {
 	HeadTime time.Time
 	Latency  time.Duration // median of a small request
 
-	Code            bool    // there is a contract at the factory's address
-	Safe, Finalized *uint64 // nil: it does not know the tag
-	Batch           int     // requests that it takes at once, of callsPerBatch at most; 1: no batches
-	Subscribes      error   // newHeads over WebSocket; nil over HTTP too
+	NoCode          []common.Address // factories without a contract at their address
+	Safe, Finalized *uint64          // nil: it does not know the tag
+	Batch           int              // requests that it takes at once, of callsPerBatch at most; 1: no batches
+	Subscribes      error            // newHeads over WebSocket; nil over HTTP too
 	WebSocket       bool
 
 	Rate      float64 // requests per second that it lets through, where it limited them; 0: it did not
@@ -51,11 +51,12 @@ const (
 )
 
 // Examine asks the node what it is and what it can do, some 200 requests at most, one after the
-// other. announces are the topics under which the factory announces what it deploys; start is the first block that is
-// needed.
-func (n *Node) Examine(ctx context.Context, factory common.Address, announces []common.Hash, start uint64) Examination {
+// other. announces are the topics under which the factories announce what they deploy; start is the first block that
+// is needed. What concerns one factory is tried with the first.
+func (n *Node) Examine(ctx context.Context, factories []common.Address, announces []common.Hash,
+	start uint64) Examination {
 	x := Examination{Name: n.cfg.Name, WebSocket: n.WebSocket()}
-	x.Err = n.examine(ctx, &x, factory, announces, start)
+	x.Err = n.examine(ctx, &x, factories, announces, start)
 	x.Rate = n.rate.learnt()
 
 	return x
@@ -95,7 +96,7 @@ func (n *Node) one(ctx context.Context, q *rpc.Call, to any) error {
 	return q.Decode(to)
 }
 
-func (n *Node) examine(ctx context.Context, x *Examination, factory common.Address, announces []common.Hash,
+func (n *Node) examine(ctx context.Context, x *Examination, factories []common.Address, announces []common.Hash,
 	start uint64) error {
 	var id hexutil.Uint64
 	if err := n.one(ctx, &rpc.Call{Method: rpc.ChainID, Params: "[]"}, &id); err != nil {
@@ -124,12 +125,17 @@ func (n *Node) examine(ctx context.Context, x *Examination, factory common.Addre
 
 	slices.Sort(took)
 	x.Latency, x.Head, x.HeadTime = took[len(took)/2], head.Number, time.Unix(int64(head.Time), 0)
-	var code hexutil.Bytes
-	if err := n.one(ctx, &rpc.Call{Method: rpc.GetCode, Params: `["` + factory.Hex() + `","latest"]`}, &code); err != nil {
-		return err
+	for _, f := range factories {
+		var code hexutil.Bytes
+		if err := n.one(ctx, &rpc.Call{Method: rpc.GetCode, Params: `["` + f.Hex() + `","latest"]`}, &code); err != nil {
+			return err
+		}
+
+		if len(code) == 0 {
+			x.NoCode = append(x.NoCode, f)
+		}
 	}
 
-	x.Code = len(code) > 0
 	for tag, to := range map[string]**uint64{"safe": &x.Safe, "finalized": &x.Finalized} {
 		var h rpc.Header
 		if err := n.one(ctx, rpc.ByTag(tag), &h); err == nil {
@@ -144,14 +150,14 @@ func (n *Node) examine(ctx context.Context, x *Examination, factory common.Addre
 
 	var named *common.Address
 	if err := n.asksFor(ctx, head.Number, head.Number, nil); err != nil &&
-		n.asksFor(ctx, head.Number, head.Number, &factory) == nil { // whatever its words were
-		x.Addressed, named = err, &factory
+		n.asksFor(ctx, head.Number, head.Number, &factories[0]) == nil { // whatever its words were
+		x.Addressed, named = err, &factories[0]
 	}
 
 	n.probeRange(ctx, x, named)
 	n.probeHistory(ctx, x, start, named)
 	n.probeProofs(ctx, &x.Provable, head)
-	n.probeNonce(ctx, &x.Provable, factory, announces, start, head.Number)
+	n.probeNonce(ctx, &x.Provable, factories[0], announces, start, head.Number)
 
 	return ctx.Err()
 }

@@ -209,15 +209,14 @@ func (i *Intake) cancel(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 
-	requester, err := c.Requester(uint64(i.cfg.ChainID), i.cfg.Factory, id)
-	if err != nil {
+	ctx, cancel := context.WithTimeout(r.Context(), takeTimeout)
+	defer cancel()
+	asked, err := i.store.cancel(ctx, id, c)
+	if errors.Is(err, command.ErrSignature) {
 		writeProblem(w, problem{Status: http.StatusUnauthorized, Code: command.CodeSignature, Detail: err.Error()})
 		return
 	}
 
-	ctx, cancel := context.WithTimeout(r.Context(), takeTimeout)
-	defer cancel()
-	asked, err := i.store.cancel(ctx, id, requester)
 	if err != nil {
 		i.cfg.Log.WarnContext(r.Context(), "command not cancelled", slog.Any("err", err))
 		writeProblem(w, problem{Status: http.StatusServiceUnavailable, Detail: "the database cannot be written now"})

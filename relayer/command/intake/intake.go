@@ -2,7 +2,7 @@
 // and stores it together with its claim on the escrow in one transaction, before anybody is told
 // that it was taken.
 //
-//	bytes ─► Split ─► Parse ─► chain, factory, sender ─► signature ─► policy ─► T0: claim, row ─► answer
+//	bytes ─► Split ─► Parse ─► chain, sender ─► signature ─► policy ─► factory ─► T0: claim, row ─► answer
 //
 // The transport is never the authority: who may ask is decided by who signed. A command whose
 // signer the policy knows is stored whatever comes of it, so that it gets the same answer however
@@ -19,6 +19,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -27,19 +28,20 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
+	"github.com/fusion-prime/escrow-relayer/registry"
 	"github.com/fusion-prime/escrow-relayer/relayer/command"
 	"github.com/fusion-prime/escrow-relayer/relayer/command/send"
 )
 
-// Config of an Intake. DB, ChainID, Factory and Policy are required.
+// Config of an Intake. DB, ChainID, Factories and Policy are required.
 type Config struct {
-	DB      *pgxpool.Pool
-	ChainID int64
-	Factory common.Address
-	Policy  *Policy
-	Log     *slog.Logger
-	Metrics *Metrics      // nil: nobody reads them
-	Answers *send.Answers // counts what Run dismisses; nil: it is not counted
+	DB        *pgxpool.Pool
+	ChainID   int64
+	Factories *registry.Followed // those of the chain; the intake refreshes it
+	Policy    *Policy
+	Log       *slog.Logger
+	Metrics   *Metrics      // nil: nobody reads them
+	Answers   *send.Answers // counts what Run dismisses; nil: it is not counted
 	// What its sender's owner, if there is one, has not dismissed so long after it expired, Run does; 0 means 60 s.
 	DismissAfter time.Duration
 	DismissEvery time.Duration // how often Run looks for it; 0 means 30 s
@@ -72,8 +74,8 @@ type Intake struct {
 
 // New checks the configuration and starts nothing.
 func New(cfg Config) (*Intake, error) {
-	if cfg.DB == nil || cfg.ChainID <= 0 || cfg.Policy == nil || cfg.Factory == (common.Address{}) {
-		return nil, errors.New("intake: DB, ChainID, Factory and Policy are required")
+	if cfg.DB == nil || cfg.ChainID <= 0 || cfg.Policy == nil || cfg.Factories == nil {
+		return nil, errors.New("intake: DB, ChainID, Factories and Policy are required")
 	}
 
 	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
@@ -124,7 +126,11 @@ func (i *Intake) Take(ctx context.Context, body []byte, topic bool) ([]Verdict, 
 	var candidates []*candidate
 	var refused []command.Answer
 	for n, raw := range raws {
-		c, a := i.verify(raw)
+		c, a, err := i.verify(ctx, raw)
+		if err != nil {
+			return nil, err
+		}
+
 		if c == nil {
 			verdicts[n] = Verdict{Answer: a}
 			refused = append(refused, a)
@@ -175,13 +181,14 @@ func (i *Intake) refuse(ctx context.Context, topic bool, answers ...command.Answ
 	return i.store.refuse(ctx, answers)
 }
 
-// verify does everything that needs no database. Without a candidate the message is refused with the
+// verify does what comes before a command is stored. Without a candidate the message is refused with the
 // answer, whose revision is 0: what nobody has signed whom the policy knows says nothing of the command.
-func (i *Intake) verify(raw json.RawMessage) (*candidate, command.Answer) {
+// The database is asked for the sake of requesters alone whom the policy knows.
+func (i *Intake) verify(ctx context.Context, raw json.RawMessage) (*candidate, command.Answer, error) {
 	refused := command.Answer{State: command.Refused}
-	refuse := func(code, detail string) (*candidate, command.Answer) {
+	refuse := func(code, detail string) (*candidate, command.Answer, error) {
 		refused.Code, refused.Detail = code, detail
-		return nil, refused
+		return nil, refused, nil
 	}
 	signed, err := command.Parse(raw)
 	if err != nil {
@@ -195,8 +202,6 @@ func (i *Intake) verify(raw json.RawMessage) (*candidate, command.Answer) {
 	switch {
 	case signed.ChainID != uint64(i.cfg.ChainID):
 		return refuse(command.CodeForeign, fmt.Sprintf("this relayer serves chain %d", i.cfg.ChainID))
-	case signed.Factory != i.cfg.Factory:
-		return refuse(command.CodeForeign, "this relayer serves the factory "+i.cfg.Factory.Hex())
 	case !i.cfg.Policy.senders[signed.Sender]:
 		return refuse(command.CodeForeign, fmt.Sprintf("this relayer does not act for %s", signed.Sender))
 	}
@@ -211,7 +216,27 @@ func (i *Intake) verify(raw json.RawMessage) (*candidate, command.Answer) {
 		return refuse(command.CodeNotAllowed, refusal)
 	}
 
-	return &candidate{signed: signed, id: id, requester: requester, refusal: refusal, raw: raw}, command.Answer{}
+	follows, err := i.follows(ctx, signed.Factory)
+	if err == nil && !follows {
+		return refuse(command.CodeForeign, fmt.Sprintf("this relayer follows no factory %s on chain %d", signed.Factory,
+			i.cfg.ChainID))
+	}
+
+	return &candidate{signed: signed, id: id, requester: requester, refusal: refusal, raw: raw}, command.Answer{}, err
+}
+
+// follows reports whether the chain's fleet follows a factory. One that was added since the list was read is found
+// by reading it again.
+func (i *Intake) follows(ctx context.Context, factory common.Address) (bool, error) {
+	if slices.Contains(i.cfg.Factories.Addresses(), factory) {
+		return true, nil
+	}
+
+	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
+	defer cancel()
+	err := i.cfg.Factories.Refresh(ctx, i.cfg.DB, i.cfg.ChainID)
+
+	return slices.Contains(i.cfg.Factories.Addresses(), factory), err
 }
 
 // batch is the commands of one message on their way to Run.

@@ -30,6 +30,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/internal/faults"
 	"github.com/fusion-prime/escrow-relayer/internal/testpg"
 	"github.com/fusion-prime/escrow-relayer/internal/testpubsub"
+	"github.com/fusion-prime/escrow-relayer/registry"
 	"github.com/fusion-prime/escrow-relayer/relayer/command"
 	"github.com/fusion-prime/escrow-relayer/relayer/command/intake"
 	"github.com/fusion-prime/escrow-relayer/relayer/command/send"
@@ -63,9 +64,17 @@ func newKey(t *testing.T) *ecdsa.PrivateKey {
 func setup(t *testing.T) *fixture {
 	t.Helper()
 	f := &fixture{t: t, db: testpg.Pool(t), key: newKey(t), stranger: newKey(t)}
+	f.follow(factory)
 	f.in = f.open()
 
 	return f
+}
+
+// follow adds a factory, as an instance that names it does.
+func (f *fixture) follow(address common.Address) {
+	f.t.Helper()
+	_, err := registry.Prepare(f.t.Context(), f.db, chain, []registry.Factory{{Address: address, Start: 1}})
+	require.NoError(f.t, err)
 }
 
 // open makes an intake, as another instance would have it, and runs it. It dismisses nothing.
@@ -85,7 +94,7 @@ func (f *fixture) make(cfg intake.Config) *intake.Intake {
 		`{"requesters":[{"address":%q,"allow":[{"sender":%q,"kinds":["approve","release"],"max_fee":"1000"}]}]}`,
 		crypto.PubkeyToAddress(f.key.PublicKey), sender))
 	require.NoError(f.t, err)
-	cfg.DB, cfg.ChainID, cfg.Factory, cfg.Policy = f.db, chain, factory, policy
+	cfg.DB, cfg.ChainID, cfg.Factories, cfg.Policy = f.db, chain, registry.NewFollowed(), policy
 	cfg.Metrics = intake.NewMetrics(prometheus.NewRegistry())
 	in, err := intake.New(cfg)
 	require.NoError(f.t, err)

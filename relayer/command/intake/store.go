@@ -221,8 +221,22 @@ const cancelUnsigned = `
 	update commands set cancel_requested = true
 	 where chain_id = $1 and command_id = $2 and requester = $3 and state in ('accepted', 'held')`
 
-func (s *store) cancel(ctx context.Context, id common.Hash, requester common.Address) (asked bool, err error) {
+// cancel has a command given up for its requester, who has signed c in the command's domain: that of its factory.
+// ErrSignature: c has no signature.
+func (s *store) cancel(ctx context.Context, id common.Hash, c command.Cancellation) (asked bool, err error) {
 	err = pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error {
+		var factory string // empty: there is no such command, and its signature is that of nobody
+		err := tx.QueryRow(ctx, `select coalesce(max(message ->> 'factory'), '') from commands where chain_id = $1 and command_id = $2`,
+			s.chainID, id.Hex()).Scan(&factory)
+		if err != nil {
+			return err
+		}
+
+		requester, err := c.Requester(uint64(s.chainID), common.HexToAddress(factory), id)
+		if err != nil {
+			return err
+		}
+
 		tag, err := tx.Exec(ctx, cancelUnsigned, s.chainID, id.Hex(), registry.Text(requester))
 		if asked = tag.RowsAffected() > 0; err != nil || !asked {
 			return err

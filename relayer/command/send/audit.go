@@ -41,7 +41,6 @@ type Audited struct {
 type AuditConfig struct {
 	DB      *pgxpool.Pool
 	ChainID int64
-	Factory common.Address
 	Chain   Chain
 }
 
@@ -168,7 +167,7 @@ func (a *auditor) compare(c *audited, receipts map[common.Hash]*Receipt, used bo
 		return "", ""
 	}
 
-	want, ok := outcomeOf(&c.flight, receipts, a.cfg.Factory)
+	want, ok := outcomeOf(&c.flight, receipts)
 	switch {
 	case !ok && used && c.State != command.Superseded:
 		return FindingForeign, fmt.Sprintf("a final block has a transaction that is none of the %d that were signed for it",
@@ -194,7 +193,7 @@ func (a *auditor) compare(c *audited, receipts map[common.Hash]*Receipt, used bo
 }
 
 const selectAudited = `
-	select c.nonce, c.command_id, c.kind, bytes(c.escrow) as escrow, c.expires_at, c.state, c.answered_at is not null as answered,
+	select c.nonce, c.command_id, c.kind, bytes(c.escrow) as escrow, coalesce(c.message ->> 'factory', '') as factory, c.expires_at, c.state, c.answered_at is not null as answered,
 	       coalesce(c.tx_hash, '') as tx_hash, coalesce(c.block_hash, '') as block_hash, c.cancel_requested,
 	       coalesce(array_agg(a.purpose order by a.attempt) filter (where a.attempt is not null), '{}') as purposes,
 	       coalesce(array_agg(a.tx_hash order by a.attempt) filter (where a.attempt is not null), '{}') as hashes

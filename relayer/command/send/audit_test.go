@@ -17,7 +17,7 @@ func (w *world) audit() (map[uint64]string, send.Audited) {
 	w.t.Helper()
 	found := map[uint64]string{}
 	done, err := send.Audit(w.t.Context(), send.AuditConfig{DB: w.db, ChainID: w.node.ChainID().Int64(),
-		Factory: w.contracts.Factory, Chain: w.nodes}, func(f send.Finding) error {
+		Chain: w.nodes}, func(f send.Finding) error {
 		found[f.Nonce] = f.Kind
 		return nil
 	})

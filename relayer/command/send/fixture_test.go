@@ -23,6 +23,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/internal/testchain"
 	"github.com/fusion-prime/escrow-relayer/internal/testchain/contracts"
 	"github.com/fusion-prime/escrow-relayer/internal/testfleet"
+	"github.com/fusion-prime/escrow-relayer/registry"
 	"github.com/fusion-prime/escrow-relayer/relayer/chain"
 	"github.com/fusion-prime/escrow-relayer/relayer/command"
 	"github.com/fusion-prime/escrow-relayer/relayer/command/intake"
@@ -84,7 +85,7 @@ func (w *world) allow(policy string) {
 	var err error
 	w.policy, err = intake.ParsePolicy([]byte(policy))
 	require.NoError(w.t, err)
-	w.intake, err = intake.New(intake.Config{DB: w.db, ChainID: w.node.ChainID().Int64(), Factory: w.contracts.Factory,
+	w.intake, err = intake.New(intake.Config{DB: w.db, ChainID: w.node.ChainID().Int64(), Factories: registry.NewFollowed(),
 		Policy: w.policy, DismissEvery: time.Hour}) // the tests dismiss by themselves
 	require.NoError(w.t, err)
 	w.run(w.intake.Run)
@@ -228,7 +229,7 @@ func (w *world) accept(c *command.Signed) common.Hash {
 
 func (w *world) config() send.Config {
 	return send.Config{
-		DB: w.db, ChainID: w.node.ChainID().Int64(), InstanceID: "a", Factory: w.contracts.Factory, Chain: w.nodes,
+		DB: w.db, ChainID: w.node.ChainID().Int64(), InstanceID: "a", Chain: w.nodes,
 		Signer: sign.NewLocal(w.sender.Key), Policy: w.policy,
 		Limits: send.Limits{MaxInFlight: 16, MaxFee: big.NewInt(1e17), DayFees: big.NewInt(1e18),
 			DayValue: big.NewInt(1e18)},
@@ -409,11 +410,15 @@ func startSim(t *testing.T) testchain.Node {
 // createAddress is where createEscrowDeterministic would put an escrow: CREATE2 of the contract's
 // code with its arguments.
 func (w *world) createAddress(args *command.CreateArgs) common.Address {
+	return w.createAddressOf(w.contracts.Factory, args)
+}
+
+func (w *world) createAddressOf(factory common.Address, args *command.CreateArgs) common.Address {
 	init := append(common.FromHex(contracts.EscrowMetaData.Bin),
 		contracts.NewEscrow().PackConstructor(w.sender.Address, args.Payee, args.ReleaseDelay, args.ApprovalsRequired,
 			args.Arbiter)...)
 
-	return crypto.CreateAddress2(w.contracts.Factory, args.Salt, crypto.Keccak256(init))
+	return crypto.CreateAddress2(factory, args.Salt, crypto.Keccak256(init))
 }
 
 // awaitLook waits until a sender has looked at the newest final block, which the source may not have seen yet.

@@ -54,15 +54,13 @@ func (k *Keeper) refuses(c *command.Command) string {
 // may have invented, have no effect. After a release that came to nothing an escrow is left alone for five
 // minutes, then ten, twenty, up to a month: a payee that refuses ether never takes it.
 const selectDue = `
-	select r.escrow
-	  from escrow_records r
+	select r.escrow, g.factory
+	  from escrow_records r join escrow_registry g on g.chain_id = r.chain_id and g.address_key = r.escrow_key
 	 where r.chain_id = @chain and r.status in ('created', 'approved') and r.approvals_required > 0
 		and r.approvals >= r.approvals_required
 	   and r.release_time <= extract(epoch from clock_timestamp()) and r.amount >= @min
 	   and r.last_event_block <= (select verified_block from leadership where chain_id = @chain)
 	   and (cardinality(@payers::text[]) = 0 or lower(r.payer) = any(@payers))
-	   and exists (select from escrow_registry g
-		where g.chain_id = r.chain_id and g.address_key = r.escrow_key and g.factory = @factory)
 	   and not exists (select from command_claims k where k.chain_id = r.chain_id and k.escrow = r.escrow
 		and k.effect = 'settle')
 	   and not exists (select from commands c where c.chain_id = r.chain_id and c.escrow = r.escrow
@@ -75,6 +73,9 @@ const selectDue = `
 	              interval '30 days') > clock_timestamp())
 	 order by r.release_time
 	 limit @limit`
+
+// dueEscrow is an escrow to be released, and its factory.
+type dueEscrow struct{ Escrow, Factory string }
 
 const keeperOpen = `
 	select count(*) filter (where answered_at is null),
@@ -112,16 +113,16 @@ func (k *Keeper) propose(ctx context.Context, s *shared) error {
 		}
 
 		rows, _ := tx.Query(ctx, selectDue, pgx.StrictNamedArgs{
-			"chain": s.cfg.ChainID, "min": wei{k.MinAmount}, "limit": limit, "factory": registry.Text(s.cfg.Factory),
+			"chain": s.cfg.ChainID, "min": wei{k.MinAmount}, "limit": limit,
 			"payers": column.Of(k.Payers, func(p *common.Address) string { return registry.Text(*p) }),
 		})
-		due, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		due, err := pgx.CollectRows(rows, pgx.RowToStructByName[dueEscrow])
 		if err != nil {
 			return err
 		}
 
-		for _, escrow := range due {
-			if err := k.insert(ctx, tx, s, common.HexToAddress(escrow), a.Now); err != nil {
+		for _, d := range due {
+			if err := k.insert(ctx, tx, s, d, a.Now); err != nil {
 				return err
 			}
 		}
@@ -155,11 +156,11 @@ func (k *Keeper) room(ctx context.Context, tx pgx.Tx, s *store) (int, error) {
 	return limit, nil
 }
 
-func (k *Keeper) insert(ctx context.Context, tx pgx.Tx, s *shared, escrow common.Address, now time.Time) error {
+func (k *Keeper) insert(ctx context.Context, tx pgx.Tx, s *shared, d dueEscrow, now time.Time) error {
 	expires := now.Add(keeperPatience)
 	c := command.Signed{Command: command.Command{
-		ChainID: uint64(s.cfg.ChainID), Factory: s.cfg.Factory, Kind: command.Release, Sender: s.address, Escrow: escrow,
-		ExpiresAt: uint64(expires.Unix()), MaxFee: k.MaxFee,
+		ChainID: uint64(s.cfg.ChainID), Factory: common.HexToAddress(d.Factory), Kind: command.Release, Sender: s.address,
+		Escrow: common.HexToAddress(d.Escrow), ExpiresAt: uint64(expires.Unix()), MaxFee: k.MaxFee,
 	}}
 	if _, err := rand.Read(c.Salt[:]); err != nil {
 		return err
@@ -171,7 +172,7 @@ func (k *Keeper) insert(ctx context.Context, tx pgx.Tx, s *shared, escrow common
 	}
 
 	_, err = tx.Exec(ctx, insertKept, s.store.args(pgx.StrictNamedArgs{
-		"id": c.ID().Hex(), "escrow": registry.Text(escrow), "message": message, "fee": wei{k.MaxFee}, "expires": expires,
+		"id": c.ID().Hex(), "escrow": d.Escrow, "message": message, "fee": wei{k.MaxFee}, "expires": expires,
 	}))
 
 	return err

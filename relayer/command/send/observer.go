@@ -214,7 +214,7 @@ func (o *observer) settle(ctx context.Context, look Look, flights []*flight) err
 	var endings []ending
 	var lost *flight
 	for _, f := range used {
-		if e, ok := outcomeOf(f, receipts, o.cfg.Factory); ok {
+		if e, ok := outcomeOf(f, receipts); ok {
 			endings = append(endings, o.explainVoid(e, f))
 			delete(o.missing, f.Nonce)
 		} else if o.missing[f.Nonce]++; o.missing[f.Nonce] < patience {

@@ -33,7 +33,7 @@ func receiptsOf(ctx context.Context, chain Chain, branch Block, flights []*fligh
 }
 
 // outcomeOf is what the receipts say of a command.
-func outcomeOf(f *flight, receipts map[common.Hash]*Receipt, factory common.Address) (e ending, ok bool) {
+func outcomeOf(f *flight, receipts map[common.Hash]*Receipt) (e ending, ok bool) {
 	for _, a := range f.Attempts {
 		r := receipts[a.Hash]
 		if r == nil {
@@ -47,7 +47,7 @@ func outcomeOf(f *flight, receipts map[common.Hash]*Receipt, factory common.Addr
 			e.state, e.code = command.Voided, f.whyVoid()
 		case !r.Succeeded:
 			e.state, e.code = command.Reverted, command.CodeReverts
-		case !acted(r, f.Kind, f.Escrow, factory):
+		case !acted(r, &f.request):
 			e.state, e.code = command.Reverted, command.CodeNoEffect
 			e.detail = "the transaction succeeded and the escrow emitted nothing: a reorganisation took the escrow away"
 		default:

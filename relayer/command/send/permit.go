@@ -26,7 +26,15 @@ type request struct {
 	MaxFee    wei
 	ExpiresAt time.Time
 	Message   []byte // as it was received, with its signature
+	Factory   string // as the message names it
+	Followed  bool   // the chain's fleet follows that factory, and a create's is not retired
 }
+
+// requestColumns are those of a request, of a command c. What a retired factory would create is followed by nobody.
+const requestColumns = `c.command_id, c.requester, c.kind, bytes(c.escrow) as escrow, c.value, c.max_fee, c.expires_at,
+	c.message, coalesce(c.message ->> 'factory', '') as factory,
+	exists (select from factories f where f.chain_id = c.chain_id and hex(f.address) = lower(c.message ->> 'factory')
+		and (c.kind <> 'create' or f.retired_block is null)) as followed`
 
 // refusal says why nothing is signed for a command.
 type refusal struct{ code, detail string }
@@ -43,6 +51,11 @@ func (s *shared) permit(r *request) (*command.Signed, *refusal) {
 
 	if field := s.altered(r, m); field != "" {
 		return nil, &refusal{command.CodeSignature, "the stored " + field + " is not that of the message"}
+	}
+
+	if !r.Followed {
+		return nil, &refusal{command.CodeForeign, "this relayer follows no factory " + m.Factory.Hex() +
+			", or nothing new of it: `escrow-relayer factory list` tells which it follows"}
 	}
 
 	if r.Requester == KeeperName { // nobody has signed it
@@ -78,8 +91,6 @@ func (s *shared) altered(r *request, m *command.Signed) string {
 		return "id"
 	case m.ChainID != uint64(s.cfg.ChainID):
 		return "chain"
-	case m.Factory != s.cfg.Factory:
-		return "factory"
 	case m.Sender != s.address:
 		return "sender"
 	case m.Kind != r.Kind:

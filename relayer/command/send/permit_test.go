@@ -111,8 +111,8 @@ func testKey(t *testing.T) *ecdsa.PrivateKey {
 	return key
 }
 
-// C8, C1: what a requester has signed for another chain, factory or sender is not signed here, nor is it signed
-// again under another id.
+// C8, C1: what a requester has signed for another chain or sender, or for a factory that is not followed, is not
+// signed here, nor is it signed again under another id.
 func TestSignedForSomethingElse(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, startSim(t))
@@ -135,6 +135,13 @@ func TestSignedForSomethingElse(t *testing.T) {
 	w.start(nil)
 	for field, id := range ids {
 		a := w.await(id, true, command.Refused, command.Done)
+		if field == "factory" {
+			require.Equal(t, command.CodeForeign, a.Code)
+			require.Contains(t, a.Detail, common.Address{1}.Hex())
+
+			continue
+		}
+
 		require.Equal(t, command.CodeSignature, a.Code, field)
 		require.Contains(t, a.Detail, "the stored "+field+" is not that of the message")
 	}

@@ -29,13 +29,12 @@ type Limits struct {
 	DayValue    *big.Int // that create may send along on a UTC day
 }
 
-// Config of a Sender. DB, ChainID, Factory, Chain, Signer, Limits and Metrics are required.
+// Config of a Sender. DB, ChainID, Chain, Signer, Limits and Metrics are required.
 type Config struct {
 	Name       string // of the sender, in metrics; empty: its address
 	DB         *pgxpool.Pool
 	ChainID    int64
 	InstanceID string
-	Factory    common.Address
 	Chain      Chain
 	Signer     Signer
 	Limits     Limits
@@ -71,9 +70,8 @@ type Sender struct {
 func New(cfg Config) (*Sender, error) {
 	l := cfg.Limits
 	switch {
-	case cfg.DB == nil || cfg.ChainID <= 0 || cfg.Chain == nil || cfg.Signer == nil || cfg.Metrics == nil ||
-		cfg.Factory == (common.Address{}):
-		return nil, errors.New("send: DB, ChainID, Factory, Chain, Signer and Metrics are required")
+	case cfg.DB == nil || cfg.ChainID <= 0 || cfg.Chain == nil || cfg.Signer == nil || cfg.Metrics == nil:
+		return nil, errors.New("send: DB, ChainID, Chain, Signer and Metrics are required")
 	case l.MaxInFlight < 1 || l.MaxFee == nil || l.DayFees == nil || l.DayValue == nil:
 		return nil, errors.New("send: all limits are required")
 	}

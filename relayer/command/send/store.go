@@ -153,11 +153,11 @@ func collect[T any](ctx context.Context, db *pgxpool.Pool, what string, scan pgx
 }
 
 const selectFlights = `
-	select command_id, requester, kind, bytes(escrow) as escrow, message, nonce, gas, max_fee, expires_at, cancel_requested,
-	       abandoned, code, expires_at <= clock_timestamp() as expired, value, reserved
-	  from commands
-	 where chain_id = @chain and sender = @sender and state in ('assigned', 'sent')
-	 order by nonce`
+	select ` + requestColumns + `, c.nonce, c.gas, c.cancel_requested, c.abandoned, c.code,
+	       c.expires_at <= clock_timestamp() as expired, c.reserved
+	  from commands c
+	 where c.chain_id = @chain and c.sender = @sender and c.state in ('assigned', 'sent')
+	 order by c.nonce`
 
 const selectAttempts = `
 	select a.nonce, a.attempt, a.purpose, bytes(a.tx_hash) as hash, a.raw, a.gas, a.fee_cap, a.tip_cap, a.first_broadcast is not null as broadcast,
@@ -251,7 +251,7 @@ const excludes = `u.chain_id = c.chain_id and u.escrow = c.escrow and u.state in
 // selectWaiting reads who is due, oldest first: what expired or was cancelled always, the others
 // when it is their time to be looked at.
 const selectWaiting = `
-	select c.command_id, c.requester, c.kind, bytes(c.escrow) as escrow, c.message, c.value, c.max_fee, c.expires_at,
+	select ` + requestColumns + `,
 	       clock_timestamp() as now, c.expires_at <= clock_timestamp() as expired, c.cancel_requested, c.holds,
 	       g.address is not null as registered, coalesce(r.status, '') as status, coalesce(r.payer, '') as payer, coalesce(r.payee, '') as payee,
 	       coalesce(r.arbiter, '') as arbiter, coalesce(r.amount, 0) as amount, coalesce(r.approvals_required, 0) as required,
@@ -350,16 +350,18 @@ const lockEscrows = `
 	 order by escrow, effect for update`
 
 // lockPicks selects those that may have a nonce: their claims are theirs, and nothing is under way, or picked before
-// them, that may make them impossible.
+// them, that may make them impossible. Whoever retires a factory waits for those that create escrows of it.
 const lockPicks = `
 	select c.command_id from commands c
+	  join factories f on f.chain_id = c.chain_id and hex(f.address) = lower(c.message ->> 'factory')
+	   and (c.kind <> 'create' or f.retired_block is null)
 	 where c.chain_id = @chain and c.sender = @sender and c.command_id = any(@ids) and c.state in ('accepted', 'held')
 	   and not c.cancel_requested and c.expires_at > clock_timestamp()
 	   and exists (select from command_claims k where k.command_id = c.command_id)
 	   and not exists (select from commands u where ` + excludes + `)
 	   and not exists (select from commands u where u.command_id = any(@ids) and u.escrow = c.escrow and u.seq < c.seq
 	                      and (u.effect = 'settle') <> (c.effect = 'settle'))
-	   for update`
+	   for update of c for share of f`
 
 const setAssigned = `
 	update commands c

@@ -113,17 +113,13 @@ func unsigned(tx *types.Transaction, chainID *big.Int) ([]byte, error) {
 	return append([]byte{tx.Type()}, fields...), err
 }
 
-// emitter is the contract whose events tell that a command had its effect.
-func emitter(kind command.Kind, escrow, factory common.Address) common.Address {
-	if kind == command.Create {
-		return factory
-	}
-
-	return escrow
-}
-
 // acted says whether a transaction that succeeded reached its contract. A call to an address without
 // code succeeds as well, and does nothing: after a reorganisation that took the escrow away.
-func acted(r *Receipt, kind command.Kind, escrow, factory common.Address) bool {
-	return slices.ContainsFunc(r.Logs, func(l Log) bool { return l.Address == emitter(kind, escrow, factory) })
+func acted(r *Receipt, asked *request) bool {
+	contract := asked.Escrow
+	if asked.Kind == command.Create {
+		contract = common.HexToAddress(asked.Factory)
+	}
+
+	return slices.ContainsFunc(r.Logs, func(l Log) bool { return l.Address == contract })
 }
