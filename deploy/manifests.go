@@ -248,8 +248,8 @@ var (
 	// with run.services.get can read.
 	secretVariables = []string{"RPC_URL", "RPC_URLS", "DATABASE_URL", "SESSION_DATABASE_URL"}
 	// ownVariables are set from other fields, and PORT by Cloud Run.
-	ownVariables = []string{"INSTANCE_ID", "FLEET", "PARTITION_NUMBER", "TOTAL_PARTITIONS", "PARTITION_STRATEGY", "CHAIN_ID",
-		"FACTORY_ADDRESS", "START_BLOCK",
+	ownVariables = []string{"INSTANCE_ID", "FLEET", "PARTITION_NUMBER", "TOTAL_PARTITIONS", "PARTITION_STRATEGY",
+		"CHAIN_ID", "FACTORY_ADDRESS", "START_BLOCK",
 		"PUBSUB_PROJECT_ID", "PUBSUB_TOPIC_ID", "RETRACTIONS_TOPIC_ID", "CLOUDSQL_INSTANCE", "CLOUDSQL_IAM_AUTH", "PORT"}
 	// keyVariables would give every service the keys, or the subscription of commands: they are set
 	// from Commands.

@@ -85,8 +85,8 @@ func (w *world) allow(policy string) {
 	var err error
 	w.policy, err = intake.ParsePolicy([]byte(policy))
 	require.NoError(w.t, err)
-	w.intake, err = intake.New(intake.Config{DB: w.db, ChainID: w.node.ChainID().Int64(), Factories: registry.NewFollowed(),
-		Policy: w.policy, DismissEvery: time.Hour}) // the tests dismiss by themselves
+	w.intake, err = intake.New(intake.Config{DB: w.db, ChainID: w.node.ChainID().Int64(),
+		Factories: registry.NewFollowed(), Policy: w.policy, DismissEvery: time.Hour}) // the tests dismiss by themselves
 	require.NoError(w.t, err)
 	w.run(w.intake.Run)
 }
