@@ -39,6 +39,7 @@ type SessionConfig struct {
 	Channels   []string      // notifications to listen for; those whose payload is another chain's id are ignored
 	Waiting    func(error)   // gets ErrTaken after each failed attempt while Open waits for that session; may be nil
 	Clock      Clock         // measures the lease; nil: the system's, which goes on while the machine is suspended
+	Started    time.Time     // of the process, see EndFormer; zero: when Open is called
 	Log        *slog.Logger
 }
 
@@ -74,6 +75,9 @@ const openTimeout = 5 * time.Second
 func Open(ctx context.Context, cfg SessionConfig) (*Session, error) {
 	cfg.ProbeEvery = cmp.Or(cfg.ProbeEvery, 2*time.Second)
 	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
+	if cfg.Started.IsZero() {
+		cfg.Started = time.Now()
+	}
 
 	if cfg.Clock == nil {
 		cfg.Clock = systemClock()

@@ -334,6 +334,13 @@ func TestEndTransactions(t *testing.T) {
 	changed := conn("late", `begin; update relayer_instances set status = status where instance_id = 'dead'`)
 	locked := conn("late", `begin; select pg_advisory_xact_lock(1)`)
 	read := conn("late", `begin; select count(*) from relayer_instances`)
+	sibling, err := f.open(t, "late", func(c *election.SessionConfig) { c.Started = time.Now().Add(-time.Hour) })
+	require.NoError(t, err)
+	ended, err = sibling.EndFormer(t.Context(), f.pool)
+	require.NoError(t, err)
+	require.Zero(t, ended, "they may be of another chain of this process, which began before them")
+	sibling.Close()
+
 	s, _ := f.run(t, "late")
 	now := conn("late", `begin; select txid_current()`)
 	ended, err = s.EndFormer(t.Context(), f.pool)

@@ -3,6 +3,7 @@ package election
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 )
@@ -42,11 +43,13 @@ const endTransactions = `
 // open that began before the session got the instance's lock, and returns their number. It is
 // called before the instance joins the fleet.
 //
-// A read-only transaction is spared: it blocks no write, and it may belong to this process, which
+// A connection that is younger than this process is spared: it is of another chain that the process follows, in the
+// same database. A read-only transaction is spared too: it blocks no write, and it may belong to this process, which
 // reads the fleet for its metrics and /readyz from the start. A transaction that has changed or
 // locked a row has a transaction id (Postgres manual, "Transactions and Identifiers").
 func (s *Session) EndFormer(ctx context.Context, db *pgxpool.Pool) (ended int, err error) {
-	err = db.QueryRow(ctx, endFormer, ApplicationName(s.cfg.InstanceID), s.since, applicationPrefix, s.pid).Scan(&ended)
+	err = db.QueryRow(ctx, endFormer, ApplicationName(s.cfg.InstanceID), s.since, applicationPrefix, s.pid,
+		time.Since(s.cfg.Started)).Scan(&ended)
 	if err != nil {
 		return 0, fmt.Errorf("end the open transactions of an earlier process of %s: %w", s.cfg.InstanceID, err)
 	}
@@ -58,7 +61,7 @@ const endFormer = `
 	select count(pg_terminate_backend(a.pid))
 	from pg_stat_activity a
 	where a.datname = current_database() and a.pid <> pg_backend_pid()
-	  and a.application_name = $1 and a.xact_start < $2
+	  and a.application_name = $1 and a.xact_start < $2 and a.backend_start < clock_timestamp() - $5::interval
 	  and (a.backend_xid is not null
 	       or exists (select from pg_locks l where l.pid = a.pid and l.locktype = 'advisory'))
 	  and not exists (

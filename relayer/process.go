@@ -32,6 +32,9 @@ type Process struct {
 	front  *web.Front
 }
 
+// processStarted is when this process began: it has no older connection.
+var processStarted = time.Now()
+
 const (
 	// A relayer that ended is run again after the first of these pauses, and after the last one at most.
 	againAfter, againAtMost = time.Second, time.Minute

@@ -43,7 +43,7 @@ func (r *Relayer) serve(ctx context.Context, limit *outage, joined func()) (err 
 		},
 		Channels: append([]string{partition.Channel, registry.Channel, ledger.RequestsChannel, election.Channel},
 			r.commands.channels()...),
-		Log: r.component("session"),
+		Started: processStarted, Log: r.component("session"),
 	})
 	if err != nil {
 		return err
