@@ -115,6 +115,7 @@ var All = []Benchmark{
 	{"live", Live},
 	{"start", Start},
 	{"chains", Chains},
+	{"added", Added},
 	{"large", Large},
 	{"flat", Flat},
 	{"noise", Noise},

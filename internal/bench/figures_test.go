@@ -53,6 +53,7 @@ func TestEveryFigure(t *testing.T) {
 			"start.1of10.rss": 1}},
 		"chains": {figures: map[string]int{"chains.1.ready": 1, "chains.2.rss": 1, "chains.2.connections": 1,
 			"chains.1.live.p50": 40, "chains.2.live.p99": 40}},
+		"added": {figures: map[string]int{"added.before.p50": 400, "added.meanwhile.max": 400, "added.past": 1}},
 		"large": {figures: map[string]int{"large.ranges": 1, "large.blocks": 1, "large.strangers": 1}},
 		"flat": {figures: map[string]int{
 			"flat.live.requests.10": 1, "flat.live.bytes.4000": 1, "flat.live.cpu.400": 1, "flat.live.requests.growth": 4,
