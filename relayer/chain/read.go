@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/chain/endpoint"
+	"github.com/fusion-prime/escrow-relayer/relayer/chain/rpc"
 )
 
 // reader reads what the pool's endpoints have, as far as the outlook allows.
@@ -32,8 +33,8 @@ func (r *reader) Read(ctx context.Context, from, to uint64, f *Filter) iter.Seq2
 }
 
 // Later marks readings under a context as such that can wait: what is read at once goes before them
-// where an endpoint limits its rate.
-func Later(ctx context.Context) context.Context { return endpoint.Later(ctx) }
+// where an endpoint limits its rate. Over WebSocket they have a connection of their own.
+func Later(ctx context.Context) context.Context { return endpoint.Later(rpc.Apart(ctx)) }
 
 // ReadOther reads the blocks of a batch again, from another endpoint than the batch is from. It fails
 // while no other can be used, rather than ask the same one twice, which would say nothing. Only where

@@ -20,6 +20,7 @@ const near = 32
 const (
 	farAtOnce      = 20_000
 	announceAtOnce = 1000
+	farPart        = 1000 // events, or escrows, of one commit
 )
 
 // farPause is how long a pass that has failed lasts on, before the next one begins.
@@ -95,8 +96,30 @@ func (f *far) run(ctx context.Context, c *catching) error {
 	return back.read(ctx)
 }
 
-// store has the watch make a commit.
+// store has the watch make a commit, in parts: what a part stores keeps the watch waiting. What comes after it is
+// read again when the pass ends between two.
 func (f *far) store(ctx context.Context, _ *blocks, c ledger.SlotCommit) error {
+	if len(c.Announce) > 0 {
+		return f.storePart(ctx, c)
+	}
+
+	for some := range slices.Chunk(c.Events, farPart) {
+		if err := f.storePart(ctx, ledger.SlotCommit{Events: some}); err != nil {
+			return err
+		}
+	}
+
+	for some := range slices.Chunk(c.Progress, farPart) {
+		if err := f.storePart(ctx, ledger.SlotCommit{Progress: some}); err != nil {
+			return err
+		}
+	}
+
+	return nil
+}
+
+// storePart has the watch make a commit.
+func (f *far) storePart(ctx context.Context, c ledger.SlotCommit) error {
 	stored := make(chan error, 1)
 	select {
 	case f.turns <- turn{c, stored}:

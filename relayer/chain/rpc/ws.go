@@ -29,22 +29,29 @@ const (
 	notificationLimit = 1 << 20
 )
 
-// WS sends batches over one WebSocket connection, which the first use opens and whoever finds it broken opens anew.
+// WS sends batches over a WebSocket connection, which the first use opens and whoever finds it broken opens anew. What
+// is asked Apart has a second one: an answer that is too large ends its connection, and what is announced over it.
 type WS struct {
-	url   string
-	to    Dial
-	prove func(ctx context.Context, ask func(context.Context, *Call) error) error
-	ids   atomic.Uint64
-	wg    sync.WaitGroup // the goroutines of all connections
-	turn  chan struct{}  // a token: whoever has it may use conn, and replace it
-	conn  *wsConn        // that was opened last
+	url         string
+	to          Dial
+	prove       func(ctx context.Context, ask func(context.Context, *Call) error) error
+	ids         atomic.Uint64
+	wg          sync.WaitGroup // the goroutines of all connections
+	main, apart wsLine
+}
+
+// wsLine is the connection that was opened last, of those for one kind of requests.
+type wsLine struct {
+	turn chan struct{} // a token: whoever has it may use conn, and replace it
+	conn *wsConn
 }
 
 // NewWS returns a client of a ws or wss URL and connects to nothing. prove judges each new
 // connection before anybody uses it. dial may be nil.
 func NewWS(url string, dial Dial,
 	prove func(ctx context.Context, ask func(context.Context, *Call) error) error) *WS {
-	return &WS{url: url, to: orNetwork(dial), prove: prove, turn: make(chan struct{}, 1)}
+	return &WS{url: url, to: orNetwork(dial), prove: prove, main: wsLine{turn: make(chan struct{}, 1)},
+		apart: wsLine{turn: make(chan struct{}, 1)}}
 }
 
 // Subscription follows the head over one connection, and ends with it.
@@ -60,16 +67,23 @@ func (s *Subscription) Err() error { return s.conn.cause }
 // End ends the connection of the subscription, so that the next one is made over a new one.
 func (s *Subscription) End() { _ = s.conn.c.Close() }
 
-// Close ends the connection, as soon as nobody opens one, and waits for all goroutines.
+// Close ends the connections, as soon as nobody opens one, and waits for all goroutines.
 func (t *WS) Close() {
-	t.turn <- struct{}{}
-	defer func() { <-t.turn }()
-	if t.conn != nil {
-		_ = t.conn.c.Close()
+	for _, l := range []*wsLine{&t.main, &t.apart} {
+		l.turn <- struct{}{}
+		defer func() { <-l.turn }()
+		if l.conn != nil {
+			_ = l.conn.c.Close()
+		}
 	}
 
 	t.wg.Wait()
 }
+
+type apartKey struct{}
+
+// Apart marks what is asked under a context as large and not urgent.
+func Apart(ctx context.Context) context.Context { return context.WithValue(ctx, apartKey{}, true) }
 
 // Exchange implements Client.
 func (t *WS) Exchange(ctx context.Context, calls []*Call, limit int64) (Traffic, error) {
@@ -81,17 +95,22 @@ func (t *WS) Exchange(ctx context.Context, calls []*Call, limit int64) (Traffic,
 	return t.over(ctx, conn, calls, limit)
 }
 
-// connect returns the connection, opening it where there is none.
+// connect returns the connection for what is asked under ctx, opening it where there is none.
 func (t *WS) connect(ctx context.Context) (*wsConn, error) {
+	l := &t.main
+	if ctx.Value(apartKey{}) != nil {
+		l = &t.apart
+	}
+
 	select {
-	case t.turn <- struct{}{}:
-		defer func() { <-t.turn }()
+	case l.turn <- struct{}{}:
+		defer func() { <-l.turn }()
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
 
-	if t.conn != nil && !t.conn.ended() {
-		return t.conn, nil
+	if l.conn != nil && !l.conn.ended() {
+		return l.conn, nil
 	}
 
 	conn, err := t.dial(ctx)
@@ -109,7 +128,7 @@ func (t *WS) connect(ctx context.Context) (*wsConn, error) {
 		return nil, err
 	}
 
-	t.conn = conn
+	l.conn = conn
 
 	return conn, nil
 }

@@ -136,6 +136,42 @@ func TestSocketWithTooLargeAnAnswer(t *testing.T) {
 	}
 }
 
+// A large answer to what can wait ends neither a subscription nor what is asked at once.
+func TestSocketApart(t *testing.T) {
+	client := socket(t, func(body []byte) []byte {
+		if strings.Contains(string(body), "long") {
+			return fmt.Appendf(nil, `{"id":1,"result":"%s"}`, strings.Repeat("x", notificationLimit))
+		}
+
+		return answers(body)
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	ask := func(ctx context.Context, method string) (*Call, error) {
+		q := &Call{Method: method, Params: "[]"}
+		_, err := client.Exchange(ctx, []*Call{q}, notificationLimit)
+		return q, err
+	}
+	q, err := ask(ctx, Subscribe)
+	require.NoError(t, err)
+	for range 2 {
+		_, err = ask(Apart(ctx), "long")
+		require.Error(t, err)
+	}
+
+	_, err = ask(ctx, ChainID)
+	require.NoError(t, err)
+	select {
+	case <-q.Subscription.Done:
+		require.Fail(t, "the subscription ended", "%v", q.Subscription.Err())
+	default:
+	}
+
+	_, err = ask(ctx, "long")
+	require.Error(t, err)
+	<-q.Subscription.Done
+}
+
 // subscribed is a subscription at a server which then does something to the connection.
 func subscribed(t *testing.T, then func(c *websocket.Conn)) *Subscription {
 	t.Helper()
