@@ -136,7 +136,8 @@ create table leadership (
     block_time     timestamptz, -- of block next_block - 1
     generation     bigint      not null default 0, -- as of cursors
     start_block    bigint      not null,
-    verified_block bigint      not null -- every event up to this block was read twice and is stored
+    verified_block bigint      not null, -- every event up to this block was read twice and is stored
+    proves         text[]      not null default '{}' -- what blocks of the chain have proved once, by words of the relayer: endpoints are held to it
 ) with (fillfactor = 50);
 
 -- Hashes of processed blocks (the last block of each commit), all of one branch. They locate the fork of a deep reorganisation, and expose a commit

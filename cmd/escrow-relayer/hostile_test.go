@@ -1,7 +1,10 @@
 package main
 
 import (
+	"bytes"
+	"fmt"
 	"math/big"
+	"os"
 	"testing"
 	"time"
 
@@ -131,6 +134,47 @@ func TestLiesDuringTakeoverAndRestart(t *testing.T) {
 			})
 		}
 	}
+}
+
+// An endpoint that is the only one, and changes what it says from the first second after a restart, withholds the
+// receipts that would show it. The chain's blocks proved themselves once, in another process: nothing is published that
+// nothing proves, and the instance says what is wrong. When the endpoint proves what it says again, all is well.
+func TestProofOutlivesTheProcess(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	liar := w.liar()
+	w.RPC = []string{liar.HTTP()}
+	w.run("r0", 0, 1, nil)
+	w.ready("r0")
+	w.blocks(6)
+	w.audit(false)
+	require.Eventually(t, func() bool {
+		return w.count(`select cardinality(proves) from leadership`) == 3
+	}, 60*time.Second, 20*time.Millisecond)
+
+	w.fleet["r0"].Kill()
+	head, err := w.Head(t.Context())
+	require.NoError(t, err)
+	lie := liar.Inject(faults.Fault{Mode: faults.Changed, N: head + 1})
+	lies := []*faults.Injected{lie}
+	for _, method := range []string{"eth_getBlockReceipts", "eth_getTransactionReceipt"} {
+		lies = append(lies, liar.Inject(faults.Fault{Mode: faults.Without, Words: method}))
+	}
+
+	w.blocks(6)
+	require.NoError(t, w.Chain.Mine(t.Context(), w.Confirmations))
+	w.run("r0", 0, 1, nil)
+	require.Eventually(t, func() bool {
+		log, err := os.ReadFile(w.fleet["r0"].LogFile)
+		return err == nil && bytes.Contains(log, []byte("PROOF=none"))
+	}, 60*time.Second, 20*time.Millisecond)
+	require.Positive(t, lie.Hits())
+	require.Zero(t, w.count(fmt.Sprintf(`select count(*) from events where block_number > %d`, head)))
+	for _, l := range lies {
+		l.Remove()
+	}
+
+	w.audit(true)
 }
 
 // namesLiar waits until the endpoint is set aside, and nobody else.

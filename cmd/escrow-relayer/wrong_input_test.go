@@ -91,7 +91,7 @@ var wrongValues = []struct {
 	{"CONFIRMATIONS", "", []string{"-1", "x", "1.5", "100001", "18446744073709551615", "0"}},
 	{"POLL_INTERVAL", "", []string{"1h", "0s", "-1s", "1", "soon", "100"}},
 	{"AGREEMENT", "must be one of available, strict", []string{"none", "Strict", "2"}},
-	{"PROOF", "must be one of near, all", []string{"none", "All", "2"}},
+	{"PROOF", "must be one of near, all, none", []string{"whole", "All", "2"}},
 	{"RPC_TIMEOUT", "", []string{"0s", "1ms", "1h", "10", "-1s"}},
 	{"RPC_MAX_RPS", "", []string{"-1", "NaN", "Inf", "ten"}},
 	{"RPC_MAX_RANGE", "", []string{"0", "-1", "10000001", "all"}},

@@ -227,7 +227,8 @@ func (r *reader) logsOf(ctx context.Context, h Header, f *Filter, avoid *endpoin
 }
 
 // readBlock reads the logs of a block. Where its header excludes logs, there are none to ask for; else its receipts
-// prove which there are. Where they prove nothing, two endpoints have to show the same, unless one's word counts.
+// prove which there are. Where they prove nothing, two endpoints have to show the same, unless one's word counts: never
+// on a chain whose blocks have proved what is in them, of which receipts are withheld then.
 func (r *reader) readBlock(ctx context.Context, h Header, f *Filter, avoid *endpoint.Node) (reading, error) {
 	if excluded(h, f) && (h.Proved || r.outlook.agreement.Believes()) {
 		return reading{logs: []types.Log{}, proved: h.Proved}, nil
@@ -239,7 +240,13 @@ func (r *reader) readBlock(ctx context.Context, h Header, f *Filter, avoid *endp
 
 		// A second reading is compared with the first by its reader.
 		return reading{logs: logs, by: n, proved: proved}, proved || avoid != nil, err
-	}, func(a, b reading) bool { return slices.EqualFunc(a.logs, b.logs, SameLog) })
+	}, func(a, b reading) bool { return slices.EqualFunc(a.logs, b.logs, SameLog) },
+		func(n *endpoint.Node) bool { return !r.laws.Demanded() && r.outlook.agreement.Counts(n) })
+	if errors.Is(err, ErrDisagree) && r.laws.Demanded() {
+		err = fmt.Errorf("%w, and none proves what is in it, as the receipts and transactions of other blocks of the chain "+
+			"have: %s", err, endpoint.Remedy)
+	}
+
 	if err == nil && avoid == nil {
 		r.unproved.Store(!said.proved)
 	}

@@ -38,7 +38,7 @@ func (r *reader) anchor(ctx context.Context, n uint64) (place, error) {
 	h, err := two(ctx, r, n, nil, func(ctx context.Context, e *endpoint.Node) (Header, bool, error) {
 		h, err := e.Header(ctx, n)
 		return h, false, err
-	}, func(a, b Header) bool { return a.Hash == b.Hash })
+	}, func(a, b Header) bool { return a.Hash == b.Hash }, r.outlook.agreement.Counts)
 
 	return place{n, h.Hash}, err
 }
@@ -71,9 +71,10 @@ func (r *reader) Canonical(ctx context.Context, n uint64, known common.Hash) (He
 }
 
 // two puts a question to one endpoint after the other until two answer the same. One answer is enough that is
-// proved, and where one endpoint's word counts. ErrDisagree: no two say the same.
+// proved, and of an endpoint whose word counts. ErrDisagree: no two say the same.
 func two[T any](ctx context.Context, r *reader, need uint64, avoid *endpoint.Node,
-	question func(context.Context, *endpoint.Node) (answer T, proved bool, err error), same func(a, b T) bool) (T, error) {
+	question func(context.Context, *endpoint.Node) (answer T, proved bool, err error), same func(a, b T) bool,
+	counts func(*endpoint.Node) bool) (T, error) {
 	var found T
 	var heard []T
 	var by []*endpoint.Node
@@ -85,7 +86,7 @@ func two[T any](ctx context.Context, r *reader, need uint64, avoid *endpoint.Nod
 
 		found = answer
 		seconded := slices.ContainsFunc(heard, func(other T) bool { return same(other, answer) })
-		if proved || seconded || r.outlook.agreement.Counts(n) {
+		if proved || seconded || counts(n) {
 			for i, other := range heard {
 				if !same(other, answer) {
 					by[i].Disagrees()

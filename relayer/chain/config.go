@@ -165,8 +165,8 @@ func (c *Config) check() error {
 		errs = append(errs, fmt.Errorf("agreement %q is unknown: set AGREEMENT to available or strict", c.Agreement))
 	}
 
-	if !slices.Contains([]string{ProveNear, ProveAll, ProveWhole}, c.Proof) {
-		errs = append(errs, fmt.Errorf("proof %q is unknown: set PROOF to near or all", c.Proof))
+	if !slices.Contains([]string{ProveNear, ProveAll, ProveWhole, ProveNone}, c.Proof) {
+		errs = append(errs, fmt.Errorf("proof %q is unknown: set PROOF to near, all or none", c.Proof))
 	}
 
 	if c.PollInterval < 0 || c.Timeout < 0 || c.MaxRPS < 0 || c.MaxAddresses < 0 || c.MaxBytes < 0 {

@@ -22,6 +22,7 @@ const (
 	ProveNear  = "near"  // those above View.Final; and below it those that have events, up to an hour back
 	ProveAll   = "all"   // the same of all blocks that have events
 	ProveWhole = "whole" // all blocks, one by one: nothing is read by range
+	ProveNone  = "none"  // what proves itself; nothing has to
 )
 
 // nearBlocks and nearTime are how far below the tip a range is news and no history: at least so many blocks, and

@@ -53,7 +53,7 @@ type Source struct {
 	laws    *endpoint.Laws
 	running atomic.Bool
 	large   chan struct{} // holds a token while a large answer is read, from whichever endpoint
-	accused chan struct{} // holds a token after a new fault of an endpoint
+	news    chan struct{} // holds a token after a new fault of an endpoint, and a new law of the chain
 }
 
 // New checks the configuration and starts nothing.
@@ -63,11 +63,16 @@ func New(cfg Config) (*Source, error) {
 		return nil, err
 	}
 
-	s := &Source{cfg: &cfg, secrets: redact.New(cfg.URLs...), accused: make(chan struct{}, 1),
+	s := &Source{cfg: &cfg, secrets: redact.New(cfg.URLs...), news: make(chan struct{}, 1),
 		large: make(chan struct{}, 1)}
 	names := endpointNames(cfg.URLs)
 	s.pool = &pool{}
-	s.laws = endpoint.NewLaws(len(cfg.URLs), cfg.Now, cfg.Logger)
+	shown := s.signal
+	if cfg.Proof == ProveNone {
+		shown = nil
+	}
+
+	s.laws = endpoint.NewLaws(len(cfg.URLs), cfg.Now, cfg.Logger, shown)
 	s.outlook = &outlook{cfg: &cfg, claims: s.pool.claims, changed: make(chan struct{}),
 		agreement: newAgreement(&cfg, s.laws)}
 	s.pool.farBehind = s.outlook.farBehind
@@ -92,17 +97,25 @@ func (s *Source) nodeConfig(name, url string) endpoint.Config {
 		MaxRange:     cfg.MaxRange,
 		MaxAddresses: cfg.MaxAddresses, MaxBytes: cfg.MaxBytes, Log: cfg.Logger, Secrets: s.secrets, Metrics: s.metrics,
 		Rand: cfg.Rand, Now: cfg.Now, Dial: cfg.Dial, Large: s.large, Laws: s.laws,
-		Accused: func() {
-			select {
-			case s.accused <- struct{}{}:
-			default: // somebody is to look already
-			}
-		},
+		Accused: s.signal,
 	}
 }
 
-// Accused is signalled after a new fault of an endpoint.
-func (s *Source) Accused() <-chan struct{} { return s.accused }
+// News is signalled after a new fault of an endpoint, and a new law of the chain.
+func (s *Source) News() <-chan struct{} { return s.news }
+
+func (s *Source) signal() {
+	select {
+	case s.news <- struct{}{}:
+	default: // somebody is to look already
+	}
+}
+
+// Shown are the laws that the chain's blocks have shown to be theirs.
+func (s *Source) Shown() []string { return s.laws.Shown() }
+
+// Demand holds the endpoints to laws that the chain has shown before.
+func (s *Source) Demand(laws []string) { s.laws.Demand(laws) }
 
 // Faults are what endpoints are set aside for.
 func (s *Source) Faults() []Fault {
@@ -272,7 +285,7 @@ func (s *Source) Examine(ctx context.Context, factories []common.Address, announ
 	for i, n := range s.nodes {
 		cfg := s.nodeConfig(n.Name(), s.cfg.URLs[i])
 		cfg.Log = slog.New(slog.DiscardHandler) // what it refuses is what is asked about
-		cfg.Laws = endpoint.NewLaws(len(s.nodes), cfg.Now, cfg.Log)
+		cfg.Laws = endpoint.NewLaws(len(s.nodes), cfg.Now, cfg.Log, func() {})
 		examined := endpoint.New(cfg)
 		wg.Go(func() {
 			defer examined.Close()

@@ -119,6 +119,70 @@ func TestTrustWithoutReceipts(t *testing.T) {
 	require.Equal(t, Agreed, s.Trust())
 }
 
+// What a chain's blocks have proved once is demanded of the only endpoint from its first answer on: one that gives no
+// receipts, forges headers, or changes logs after a restart only delays, however long it is the only one. An operator is
+// told what to do, and PROOF=none is the way out.
+func TestProofIsDemandedAfterRestart(t *testing.T) {
+	sim, first, head, want, invented := hostileChain(t)
+	f := &Filter{Topics: topicsOf(want)}
+	before := start(t, Config{URLs: []string{sim.HTTP()}, ChainID: 1337, Finality: Latest})
+	await(t, before, func(v View) bool { return v.Target == head })
+	readTruth(t, before, first, head, f, want, true)
+	<-before.News()
+	require.Equal(t, []string{"headers hash", "receipts prove", "transactions prove"}, before.Shown())
+
+	for name, lies := range map[string][]faults.Fault{
+		"withheld": append([]faults.Fault{lieOf(faults.Changed, first, invented)}, noReceipts...),
+		"bloom":    append([]faults.Fault{lieOf(faults.Bits, first, invented)}, noReceipts...),
+		"blank":    {lieOf(faults.Blank, 1, invented)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			liar, err := faults.NewNode(sim.HTTP(), sim.WS(), 1)
+			require.NoError(t, err)
+			t.Cleanup(func() { require.NoError(t, liar.Close()) })
+			var hits []*faults.Injected
+			for _, lie := range lies {
+				hits = append(hits, liar.Inject(lie))
+			}
+
+			var later atomic.Int64
+			cfg := Config{URLs: []string{liar.HTTP()}, ChainID: 1337, Finality: Latest,
+				Now: func() time.Time { return time.Now().Add(time.Duration(later.Load())) }}
+			s := start(t, cfg)
+			s.Demand(before.Shown())
+			if name != "blank" { // whose heads are forged: none counts
+				await(t, s, func(v View) bool { return v.Target == head })
+			}
+
+			var told error
+			for range 3 {
+				readTruth(t, s, first, head, f, want, false)
+				later.Add(int64(2 * time.Minute))
+				for b, err := range s.Read(t.Context(), invented.BlockNumber, head, f) {
+					require.Error(t, err, "block %d", b.To)
+					told = err
+				}
+			}
+
+			require.Positive(t, hits[0].Hits()+hits[len(hits)-1].Hits())
+			if name != "blank" {
+				require.ErrorContains(t, told, "PROOF=none")
+				cfg.Proof = ProveNone
+				s = start(t, cfg)
+				s.Demand(before.Shown())
+				await(t, s, func(v View) bool { return v.Target == head })
+				_, batches := collect(t, s, first, head, f)
+				require.NotEmpty(t, batches)
+				require.Empty(t, s.Shown())
+			} else {
+				require.Equal(t, endpoint.Lie, s.Faults()[0].Kind)
+				require.Contains(t, s.Faults()[0].Evidence, "PROOF=none")
+			}
+		})
+	}
+}
+
 // An examination tells what an endpoint's answers prove: headers by their hash, logs by receipts, and deployments by
 // the factory's nonce, where it counts nothing else.
 func TestExamineWhatIsProved(t *testing.T) {

@@ -170,7 +170,7 @@ func (l *loader) finality() {
 	c := l.c
 	l.oneOf("FINALITY", c.Finality, "confirmations", "safe", "finalized", "latest")
 	l.oneOf("AGREEMENT", c.Agreement, "available", "strict")
-	l.oneOf("PROOF", c.Proof, "near", "all")
+	l.oneOf("PROOF", c.Proof, "near", "all", "none")
 	between(l, "CONFIRMATIONS", c.Confirmations, 0, maxConfirmations, "")
 	none := c.Finality == "confirmations" && c.Confirmations == 0 && !l.unread["CONFIRMATIONS"]
 	if (c.Finality == "latest" || none) && c.RetractionsTopic == "" {

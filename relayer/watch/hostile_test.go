@@ -116,8 +116,10 @@ func TestBelievedBlocksAreComparedLater(t *testing.T) {
 	}
 
 	liar, second := nodes[0], nodes[1]
+	var unable []*faults.Injected // of the second one, until blocks were believed: none has proved itself by then
 	for _, method := range []string{"eth_getBlockReceipts", "eth_getTransactionReceipt"} {
 		liar.Inject(faults.Fault{Mode: faults.Without, Words: method})
+		unable = append(unable, second.Inject(faults.Fault{Mode: faults.Without, Words: method}))
 	}
 
 	var later atomic.Int64
@@ -151,7 +153,10 @@ func TestBelievedBlocksAreComparedLater(t *testing.T) {
 	require.Len(t, w.invented(), 1)
 	require.Empty(t, w.Column(`select kind from findings`))
 
-	down.Remove()
+	for _, fault := range append(unable, down) {
+		fault.Remove()
+	}
+
 	soon := func(is func() bool) { // an endpoint that is suspect is left out for a while, and blocks count without it then
 		require.Eventually(t, func() bool { later.Add(int64(200 * time.Millisecond)); return is() }, time.Minute,
 			5*time.Millisecond)

@@ -1,5 +1,6 @@
 // Package blame keeps in the database what endpoints did that no honest endpoint does. An endpoint with
 // a row in endpoint_faults is set aside by every instance, also after a restart, until the row is deleted.
+// With them it keeps what the chain's blocks have proved once: every instance demands it from its start.
 package blame
 
 import (
@@ -16,12 +17,16 @@ import (
 
 // Endpoints are those of a chain: a *chain.Source.
 type Endpoints interface {
-	// Accused is signalled after a new fault.
-	Accused() <-chan struct{}
+	// News is signalled after a new fault, and a new law.
+	News() <-chan struct{}
 	// Faults are those of all endpoints.
 	Faults() []endpoint.Fault
 	// SetAside has stored faults apply, and releases the endpoints whose stored fault is not among them.
 	SetAside(stored []endpoint.Fault)
+	// Shown are the laws that the chain's blocks have shown to be theirs.
+	Shown() []string
+	// Demand holds the endpoints to stored laws.
+	Demand(stored []string)
 }
 
 // Keeper stores the faults of a chain's endpoints, and has them apply.
@@ -44,12 +49,12 @@ func (k *Keeper) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-k.Endpoints.Accused():
+		case <-k.Endpoints.News():
 		case <-ticker.C:
 		}
 
 		if err := k.Sync(ctx); err != nil && ctx.Err() == nil {
-			k.Log.WarnContext(ctx, "faults of endpoints not stored, trying again", slog.Any("err", err))
+			k.Log.WarnContext(ctx, "faults of endpoints and laws of the chain not stored, trying again", slog.Any("err", err))
 		}
 	}
 }
@@ -60,6 +65,14 @@ const insertFault = `
     values (@chain, @endpoint, @kind, @evidence)
     on conflict do nothing`
 
+// storeLaws adds laws to those of the chain. There is no row before the first start: it has shown none then.
+const storeLaws = `
+    update leadership
+       set proves = array(select distinct unnest(proves || @shown))
+     where chain_id = @chain and not proves @> @shown`
+
+const selectLaws = `select law from leadership, unnest(proves) law where chain_id = @chain`
+
 // selectFaults gives the faults of a chain, each with the beginning of its evidence.
 const selectFaults = `
     select endpoint, kind, left(evidence, 1000) as evidence, since, true as stored
@@ -67,7 +80,7 @@ const selectFaults = `
      where chain_id = @chain
      order by endpoint, since`
 
-// Sync stores the new faults and has all stored ones apply.
+// Sync stores the new faults and laws, and has all stored ones apply.
 func (k *Keeper) Sync(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -89,6 +102,23 @@ func (k *Keeper) Sync(ctx context.Context) error {
 	}
 
 	k.Endpoints.SetAside(stored)
+
+	return k.syncLaws(ctx)
+}
+
+func (k *Keeper) syncLaws(ctx context.Context) error {
+	if _, err := k.DB.Exec(ctx, storeLaws, pgx.StrictNamedArgs{"chain": k.ChainID,
+		"shown": append([]string{}, k.Endpoints.Shown()...)}); err != nil {
+		return fmt.Errorf("store what the chain's blocks prove: %w", err)
+	}
+
+	rows, _ := k.DB.Query(ctx, selectLaws, pgx.StrictNamedArgs{"chain": k.ChainID})
+	laws, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return fmt.Errorf("read what the chain's blocks prove: %w", err)
+	}
+
+	k.Endpoints.Demand(laws)
 
 	return nil
 }

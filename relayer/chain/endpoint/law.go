@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -30,14 +31,21 @@ const upgradeAfter = time.Minute
 // proof of that answer, and makes another that breaks it a forgery. Of a chain on which no answer has kept
 // it nothing is concluded. Its methods may be called concurrently.
 type Law struct {
-	about     string
-	endpoints int // configured
-	now       func() time.Time
-	log       *slog.Logger
+	about string
+	*lawgiver
 
 	mu     sync.Mutex
 	holds  bool
+	lapsed bool                 // it held, and the chain has another law now
 	broken map[string]time.Time // by endpoint: since when it has broken the law, while none kept it
+}
+
+// lawgiver is what the laws of a chain have in common.
+type lawgiver struct {
+	endpoints int // configured
+	now       func() time.Time
+	log       *slog.Logger
+	shown     func() // the chain has shown one that it had not; nil: none is ever held to
 }
 
 // Laws of a chain, of which all endpoints are to have the same.
@@ -47,13 +55,47 @@ type Laws struct {
 	Bodies   *Law // the transactions root is that of the transactions
 }
 
-// NewLaws returns the laws of a chain of which nothing is known. endpoints is how many are configured.
-func NewLaws(endpoints int, now func() time.Time, log *slog.Logger) *Laws {
+// NewLaws returns the laws of a chain of which nothing is known. endpoints is how many are configured; shown is called
+// when the chain shows a law for the first time. Without it, the chain is held to none.
+func NewLaws(endpoints int, now func() time.Time, log *slog.Logger, shown func()) *Laws {
+	common := &lawgiver{endpoints: endpoints, now: now, log: log, shown: shown}
 	law := func(about string) *Law {
-		return &Law{about: about, endpoints: endpoints, now: now, log: log, broken: map[string]time.Time{}}
+		return &Law{about: about, lawgiver: common, broken: map[string]time.Time{}}
 	}
 
 	return &Laws{Headers: law("headers hash"), Receipts: law("receipts prove"), Bodies: law("transactions prove")}
+}
+
+func (l *Laws) all() []*Law { return []*Law{l.Headers, l.Receipts, l.Bodies} }
+
+// Shown are the laws that hold, as they are stored.
+func (l *Laws) Shown() (list []string) {
+	for _, law := range l.all() {
+		if law.Holds() {
+			list = append(list, law.about)
+		}
+	}
+
+	return list
+}
+
+// Demand has the laws hold that the chain has shown to others, or before: an endpoint that keeps to none from the
+// beginning is no proof that there is none.
+func (l *Laws) Demand(stored []string) {
+	for _, law := range l.all() {
+		if slices.Contains(stored, law.about) {
+			law.demand()
+		}
+	}
+}
+
+// Demanded reports whether what is in a block has to be proved: a block that has logs has been proved whole.
+func (l *Laws) Demanded() bool { return l.Bodies.Holds() }
+
+func (l *Law) demand() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.holds = l.holds || l.shown != nil && !l.lapsed
 }
 
 // Holds reports whether the chain has shown the law.
@@ -67,13 +109,21 @@ func (l *Law) Holds() bool {
 func (l *Law) Kept() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.holds = true
+	if l.shown == nil {
+		return
+	}
+
+	if !l.holds {
+		l.shown()
+	}
+
+	l.holds, l.lapsed = true, false
 	clear(l.broken)
 }
 
-// Broken notes an endpoint's answer that breaks the law, and reports whether it is a forgery. Where all
-// endpoints have given nothing else for upgradeAfter, the chain has another law now: that is reported, and
-// reading goes on without it.
+// Broken notes an endpoint's answer that breaks the law, and reports whether it is a forgery. Where all of
+// several endpoints have given nothing else for upgradeAfter, the chain has another law now: that is reported, and
+// reading goes on without it. One that is configured alone cannot be told from a liar: Remedy is the way out.
 func (l *Law) Broken(ctx context.Context, endpoint string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -86,7 +136,7 @@ func (l *Law) Broken(ctx context.Context, endpoint string) bool {
 		l.broken[endpoint] = now
 	}
 
-	if len(l.broken) < l.endpoints {
+	if len(l.broken) < max(l.endpoints, 2) {
 		return true
 	}
 
@@ -96,12 +146,16 @@ func (l *Law) Broken(ctx context.Context, endpoint string) bool {
 		}
 	}
 
-	l.holds = false
+	l.holds, l.lapsed = false, true
 	l.log.ErrorContext(ctx, "no endpoint gives blocks that prove themselves any more: the chain's rules have changed, "+
 		"and reading goes on without this proof. Update the relayer", slog.String("law", l.about))
 
 	return false
 }
+
+// Remedy is what an operator can do about an endpoint that does not prove what others have proved.
+const Remedy = "ask another endpoint too (RPC_URLS); if the chain itself hashes otherwise than it did, update the " +
+	"relayer, or set PROOF=none until there is an update"
 
 // authentic tests that a header is what its hash vouches for, as far as the chain's headers do. Headers that
 // prove themselves are tested by what a reader knows of the chain, which makes the law hold.
@@ -110,8 +164,8 @@ func (l *link) authentic(ctx context.Context, h rpc.Header, claim []byte) error 
 		return nil
 	}
 
-	return &Forgery{What: fmt.Sprintf("the header of block %d is not what its hash %s vouches for", h.Number, h.Hash),
-		Evidence: string(claim[:min(len(claim), maxEvidence)])}
+	return &Forgery{What: fmt.Sprintf("the header of block %d is not what its hash %s vouches for: %s", h.Number, h.Hash,
+		Remedy), Evidence: string(claim[:min(len(claim), maxEvidence)])}
 }
 
 // Authentic reports whether an announced header may be used as it is.

@@ -141,8 +141,8 @@ func (n *Node) unproved(ctx context.Context, law *Law, h rpc.Header, what string
 		return fmt.Errorf("%w: the %s of block %d do not make the root in its header", ErrUnproved, what, h.Number)
 	}
 
-	return &Forgery{What: fmt.Sprintf("the %s of block %d (%s) do not make the root in its header", what, h.Number,
-		h.Hash), Evidence: string(claim[:min(len(claim), maxEvidence)])}
+	return &Forgery{What: fmt.Sprintf("the %s of block %d (%s) do not make the root in its header: %s", what, h.Number,
+		h.Hash, Remedy), Evidence: string(claim[:min(len(claim), maxEvidence)])}
 }
 
 // ownTransactions tests that receipts are of the transactions in the block, each in its place.
