@@ -56,6 +56,7 @@ const (
 	Repeated  Mode = "repeated"  // the hash of block Fault.N is that of the block three below it
 	Unindexed Mode = "unindexed" // logs of blocks below Fault.N are [], while their headers are there
 	Miscount  Mode = "miscount"  // eth_getTransactionCount of a contract is one more
+	Odd       Mode = "odd"       // receipts of blocks from Fault.N on are of a type that nobody knows
 	Withheld  Mode = "withheld"  // every second log of blocks from Fault.N on is left out, of their receipts too
 
 	// Of a WebSocket only; HTTP is not affected.

@@ -14,7 +14,8 @@ import (
 
 // hostile are the lies of a node that means to deceive. Its answers keep to the protocol: only what the
 // chain is tells them from true ones.
-var hostile = []Mode{Invented, Bits, Changed, Blank, Fork, Receipts, Hidden, Repeated, Unindexed, Miscount, Withheld}
+var hostile = []Mode{Invented, Bits, Changed, Blank, Fork, Receipts, Hidden, Repeated, Unindexed, Miscount, Odd,
+	Withheld}
 
 // Hostile lists the lies about the chain that a single answer gives away. Of Withheld that is so once the chain has
 // shown that its receipts prove logs: told from the start by an endpoint that is alone, it looks like one whose
@@ -317,6 +318,11 @@ func (v *view) forgeReceipts(raw json.RawMessage) (json.RawMessage, error) {
 			}
 
 			i.mu.Unlock()
+		case Odd:
+			if number, ok := hexutil.DecodeUint64(fmt.Sprint(last["blockNumber"])); ok == nil && number >= i.N {
+				last["type"] = "0x5f"
+				i.hits.Add(1)
+			}
 		case Withheld:
 			for _, r := range receipts {
 				logs, _ := r["logs"].([]any)

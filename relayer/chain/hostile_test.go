@@ -44,7 +44,8 @@ func hostileChain(t *testing.T) (sim *testchain.Sim, first, head uint64, want []
 // lieOf is one lie, with what it takes.
 func lieOf(mode faults.Mode, first uint64, invented types.Log) faults.Fault {
 	f := faults.Fault{Mode: mode, N: invented.BlockNumber, Logs: []types.Log{invented}}
-	if mode == faults.Changed || mode == faults.Blank || mode == faults.Fork {
+	if mode == faults.Changed || mode == faults.Blank || mode == faults.Fork || mode == faults.Odd ||
+		mode == faults.Withheld {
 		f.N = first
 	}
 

@@ -27,7 +27,7 @@ func Header(b []byte, hash common.Hash) (h types.Header, ok bool) {
 // Receipt is a transaction's receipt as the receipts root has it. Numbers and hashes that it leaves out
 // are those that the root says nothing of.
 type Receipt struct {
-	Type    uint8
+	Type    uint64
 	Root    []byte // of the state, before Byzantium; nil: Status counts
 	Status  uint64
 	Gas     uint64 // used so far in the block
@@ -42,10 +42,19 @@ func AppendLog(b []byte, address common.Address, topics []common.Hash, data []by
 	return append(b, encoded...)
 }
 
-// Encode returns a receipt as it is in the trie under the receipts root. Types that go-ethereum does not
-// know are encoded as the others are, which is what Arbitrum's are, and those of a deposit on the OP stack
-// (0x7e), whose nonce and version follow where the node gives both (op-geth, core/types/receipt.go).
+// Deposit is the type of a deposit on the OP stack.
+const Deposit = 0x7e
+
+// Encode returns a receipt as it is in the trie under the receipts root, or nil of an unknown type: it may have fields
+// of its own there. Arbitrum's types (0x64 to 0x6a) are encoded as Ethereum's are (OffchainLabs/go-ethereum,
+// core/types/receipt.go, EncodeIndex). Those of a deposit on the OP stack have its nonce and version behind them from
+// Canyon on, where the node gives both; the nonce alone, which Regolith added, is in no root (OP stack specification,
+// deposits, "Deposit Receipt").
 func (r *Receipt) Encode() []byte {
+	if r.Type > types.SetCodeTxType && r.Type != Deposit && (r.Type < arbitrumDeposit || r.Type > arbitrumInternal) {
+		return nil
+	}
+
 	status := r.Root
 	if status == nil && r.Status != 0 {
 		status = []byte{1}
@@ -55,21 +64,23 @@ func (r *Receipt) Encode() []byte {
 	content = rlp.AppendUint64(appendString(content, status), r.Gas)
 	content = appendString(content, r.Bloom[:])
 	content = append(appendHead(content, 0xc0, len(r.Logs)), r.Logs...)
-	for _, n := range r.Deposit {
-		content = rlp.AppendUint64(content, n)
+	if r.Type == Deposit {
+		for _, n := range r.Deposit {
+			content = rlp.AppendUint64(content, n)
+		}
 	}
 
 	var b []byte
 	if r.Type != types.LegacyTxType {
-		b = append(b, r.Type)
+		b = append(b, byte(r.Type))
 	}
 
 	return append(appendHead(b, 0xc0, len(content)), content...)
 }
 
 // Transaction returns a transaction as it is in the trie under the transactions root, and its hash, of one
-// as eth_getBlockByHash lists it. Of a type that go-ethereum does not know, and of a list of hashes, it is
-// the hash alone that the node gives.
+// as eth_getBlockByHash lists it. Of an unknown type, and of a list of hashes, it is the hash alone that the node
+// gives.
 func Transaction(b []byte) (encoded []byte, hash common.Hash) {
 	var tx types.Transaction
 	if tx.UnmarshalJSON(b) == nil {
@@ -78,12 +89,19 @@ func Transaction(b []byte) (encoded []byte, hash common.Hash) {
 		}
 	}
 
-	var said struct{ Hash common.Hash }
-	if json.Unmarshal(b, &said.Hash) != nil {
-		_ = json.Unmarshal(b, &said)
+	if json.Unmarshal(b, &hash) == nil {
+		return nil, hash
 	}
 
-	return nil, said.Hash
+	var of rollup
+	if json.Unmarshal(b, &of) != nil {
+		var said struct{ Hash common.Hash }
+		_ = json.Unmarshal(b, &said)
+
+		return nil, said.Hash
+	}
+
+	return of.encode(), of.Hash
 }
 
 // Root returns the root of the trie of values by their indexes.

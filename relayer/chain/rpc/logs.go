@@ -222,7 +222,7 @@ func (a *Answer) receipt(m *message, q *Call) error {
 	}
 
 	if q.Encode {
-		p := proof.Receipt{Type: uint8(r.Type), Gas: uint64(r.Gas), Bloom: types.BytesToBloom(r.Bloom[:min(len(r.Bloom),
+		p := proof.Receipt{Type: uint64(r.Type), Gas: uint64(r.Gas), Bloom: types.BytesToBloom(r.Bloom[:min(len(r.Bloom),
 			types.BloomByteLength)]), Logs: a.own}
 		if r.Status != nil {
 			p.Status = uint64(*r.Status)
@@ -234,7 +234,9 @@ func (a *Answer) receipt(m *message, q *Call) error {
 			p.Deposit = []uint64{uint64(*r.Nonce), uint64(*r.Version)}
 		}
 
-		a.encoded(p.Encode(), r.TxHash)
+		item := p.Encode()
+		a.Unfit = a.Unfit || item == nil
+		a.encoded(item, r.TxHash)
 	}
 
 	if a.Receipts++; a.Receipts > 1 && r.BlockHash != a.Block {
