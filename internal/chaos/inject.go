@@ -355,6 +355,13 @@ func (r *run) nodeFault(ctx context.Context, f Fault, mode faults.Mode) (faults.
 		if fault.N, fault.Branch, err = r.branch(ctx, f.N); err != nil {
 			return fault, err
 		}
+	case NodeStands:
+		head, err := r.lab.Head(ctx)
+		if err != nil {
+			return fault, err
+		}
+
+		fault.N = head
 	case NodeForgets:
 		head, err := r.lab.Head(ctx)
 		if err != nil {

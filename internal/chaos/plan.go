@@ -55,6 +55,7 @@ const (
 	NodeStayed    Kind = "node-stayed"  // a gateway: some of its backends keep the newest N blocks, which the chain leaves
 	NodeWords     Kind = "node-words"   // ranges are refused in words that the relayer does not know
 	NodeForgets   Kind = "node-forgets" // old blocks are gone, and it does not say so
+	NodeStands    Kind = "node-stands"  // its safe block stays where it is
 	NodeBatch     Kind = "node-batch"   // batches of more than N items are refused
 	NodeRate      Kind = "node-rate"    // N items per second
 	// Of WebSockets: they answer pings only; their subscriptions are silent; they are closed every second.
@@ -131,7 +132,7 @@ var nodeModes = map[Kind]faults.Mode{
 	NodePruned: faults.Pruned,
 	NodeUneven: faults.Behind, NodeWords: faults.Range, NodeForgets: faults.Forgotten, NodeBatch: faults.Batch,
 	NodeRate: faults.Rate, NodeStayed: faults.Stayed, NodeDeaf: faults.Deaf, NodeMute: faults.Mute,
-	NodeCloses: faults.Closing,
+	NodeCloses: faults.Closing, NodeStands: faults.Standing,
 }
 
 // unknownWords are refusals that say neither that a range is too large nor that its results are too many.
@@ -239,6 +240,7 @@ type Plan struct {
 	Auto          bool          // PARTITION_NUMBER=auto
 	Second        bool          // another chain in the same database, with the same addresses, INSTANCE_IDs and topics
 	Latest        bool          // FINALITY=latest: every reorganisation goes too deep
+	Safe          bool          // FINALITY=safe instead: the chain calls each block safe
 	Clock         time.Duration // by how much the clock of one instance is wrong; works with a binary of Build only
 	ClockWho      int
 	Commands      *Commands // nil: no commands in the traffic
@@ -267,6 +269,9 @@ func NewPlan(seed uint64) Plan {
 	if p.Latest = r.IntN(5) == 0; p.Latest {
 		p.Confirmations = 0
 		kinds = append(kinds, ShiftReorg, ShiftReorg, ShiftReorg, ShiftReorg)
+		if p.Safe = r.IntN(2) == 0; p.Safe {
+			kinds = append(kinds, slices.Repeat([]Kind{NodeStands}, 20)...)
+		}
 	}
 
 	for range 2 + r.IntN(5) {
@@ -295,7 +300,7 @@ func kindsToChooseFrom(r *rand.Rand) []Kind {
 
 // Kinds returns, in alphabetical order, every kind of fault that some plan of NewPlan has, or of NewCommandsPlan.
 func Kinds(commands bool) []Kind {
-	kinds := slices.Concat(firstKinds, []Kind{Repartition, DeepReorg}, firstNetworkKinds, nodeKinds, laterKinds, newKinds,
+	kinds := slices.Concat(firstKinds, []Kind{Repartition, DeepReorg, NodeStands}, firstNetworkKinds, nodeKinds, laterKinds, newKinds,
 		newestKinds, writerKinds)
 	if commands {
 		kinds = slices.Concat(commandKinds, []Kind{DeepReorg, ForeignUse, Restore})
@@ -395,7 +400,10 @@ func (p *Plan) String() string {
 		b.WriteString(", auto numbers")
 	}
 
-	if p.Latest {
+	switch {
+	case p.Safe:
+		b.WriteString(", safe")
+	case p.Latest:
 		b.WriteString(", latest")
 	}
 

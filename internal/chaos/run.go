@@ -144,7 +144,10 @@ func startChain(p Plan) (*testchain.Sim, error) {
 // startLab starts Postgres and Pub/Sub, and decides the environment of the relayers.
 func startLab(ctx context.Context, bin string, chain *testchain.Sim, p Plan) (*lab.Lab, error) {
 	finality := "confirmations"
-	if p.Latest {
+	switch {
+	case p.Safe:
+		finality = "safe"
+	case p.Latest:
 		finality = "latest"
 	}
 

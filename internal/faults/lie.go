@@ -123,8 +123,8 @@ func (n *Node) lie(ctx context.Context, list []*Injected, body []byte) ([]byte, 
 	}
 
 	n.mu.Unlock()
-	plain := find(list, Range, Results, Behind, Split, Stayed, Omit, Foreign, Chain, Pruned, Forgotten, Without, Stateless,
-		Batch, Refused) == nil && find(list, hostile...) == nil
+	plain := find(list, Range, Results, Behind, Split, Stayed, Omit, Foreign, Chain, Pruned, Forgotten, Without, Standing,
+		Stateless, Batch, Refused) == nil && find(list, hostile...) == nil
 	if plain && (!sends || onSend == nil && find(list, SendLost, SendForgotten, SendRefused) == nil) {
 		return n.post(ctx, body)
 	}
@@ -213,6 +213,12 @@ func (v *view) one(r request) (response, error) {
 			v.late.hits.Add(1)
 			r.Params = append([]json.RawMessage{json.RawMessage(hex(v.top))}, r.Params[1:]...)
 		}
+	}
+
+	if i := find(v.list, Standing); i != nil && r.Method == "eth_getBlockByNumber" &&
+		slices.Contains([]string{`"safe"`, `"finalized"`}, string(r.Params[0])) {
+		i.hits.Add(1)
+		r.Params = append([]json.RawMessage{json.RawMessage(hex(i.N))}, r.Params[1:]...)
 	}
 
 	asked := r

@@ -195,6 +195,18 @@ func TestRefusals(t *testing.T) {
 	require.Len(t, allLogs(t, n, top).logs(t), total)
 }
 
+func TestStanding(t *testing.T) {
+	_, n := chain(t)
+	safe := `{"jsonrpc":"2.0","id":7,"method":"eth_getBlockByNumber","params":["safe",false]}`
+	now := hex(head(t, n))
+	require.Contains(t, ask(t, n, safe).body, `"number":`+now)
+	i := n.Inject(Fault{Mode: Standing, N: 3})
+	require.Contains(t, ask(t, n, safe).body, `"number":"0x3"`)
+	require.Equal(t, now, hex(head(t, n)), "the head goes on")
+	i.Remove()
+	require.Contains(t, ask(t, n, safe).body, `"number":`+now)
+}
+
 func TestBehind(t *testing.T) {
 	_, n := chain(t)
 	top := head(t, n)
