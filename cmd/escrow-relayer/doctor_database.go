@@ -127,6 +127,28 @@ func (d *doctor) schema(ctx context.Context, db *database.Database) {
 
 	if there {
 		d.rights(ctx, db)
+		d.left(ctx, db)
+	}
+}
+
+// selectLeft finds the other chains of a database whose messages wait, while no instance that follows them lives.
+const selectLeft = `
+	select l.chain_id from leadership l
+	where l.chain_id <> $1 and exists (select from outbox o where o.chain_id = l.chain_id)
+	  and not exists (select from relayer_instances i join held_locks() h on h.key = i.lock_key where i.chain_id = l.chain_id)
+	order by l.chain_id`
+
+// left reports chains that were taken out of a configuration too early.
+func (d *doctor) left(ctx context.Context, db *database.Database) {
+	rows, _ := db.Pool.Query(ctx, selectLeft, d.cfg.ChainID)
+	chains, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	for _, id := range chains {
+		d.say(wrong, "chains", "messages of chain %d wait in the outbox, and no instance follows it: run one with that "+
+			"chain until `escrow-relayer status --chain %d` shows that none waits", id, id)
+	}
+
+	if len(chains) == 0 {
+		d.judge("chains", "no messages wait of a chain that nobody follows", err)
 	}
 }
 

@@ -266,6 +266,31 @@ func TestDoctorEndsWhateverHangs(t *testing.T) {
 	}
 }
 
+// A chain that was taken out of the configuration while messages of it waited is told.
+func TestDoctorFindsAChainThatNobodyFollows(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	env := w.Environ("doc", 0, 1, nil)
+	code, out := call(t, env, "migrate")
+	require.Zero(t, code, out)
+	code, d, out := examine(t, env)
+	require.Zero(t, code, out)
+	d.says(t, fine, "database", "chains", "no messages wait")
+	for _, chain := range []int64{1337, 5} { // its own may wait
+		_, err := w.DB.Exec(t.Context(), `insert into leadership (chain_id, next_block, start_block, verified_block)
+			values ($1, 9, 9, 8)`, chain)
+		require.NoError(t, err)
+		_, err = w.DB.Exec(t.Context(), `insert into outbox (chain_id, token, block_number, log_index, slot, kind, escrow, event_type)
+			values ($1, 1, 1, 1, 1, 0, '\x01', 'Approved')`, chain)
+		require.NoError(t, err)
+	}
+
+	code, d, out = examine(t, env)
+	require.Equal(t, 1, code, out)
+	d.says(t, wrong, "database", "chains", "messages of chain 5 wait")
+	require.NotContains(t, out, "messages of chain 1337 wait")
+}
+
 // A person's login that may only read is well, and doctor says what the runbooks cannot do with it. A
 // login with exactly the rights of a task can do the task: the rights are those of its statements.
 func TestDoctorOfAnOperator(t *testing.T) {
