@@ -215,12 +215,7 @@ func (v *view) one(r request) (response, error) {
 		}
 	}
 
-	if i := find(v.list, Standing); i != nil && r.Method == "eth_getBlockByNumber" &&
-		slices.Contains([]string{`"safe"`, `"finalized"`}, string(r.Params[0])) {
-		i.hits.Add(1)
-		r.Params = append([]json.RawMessage{json.RawMessage(hex(i.N))}, r.Params[1:]...)
-	}
-
+	v.stand(&r)
 	asked := r
 	if err := v.disguise(&r); err != nil {
 		return response{}, err
@@ -258,6 +253,16 @@ func (v *view) one(r request) (response, error) {
 	a.Result, err = v.deceive(asked, a.Result)
 
 	return a, err
+}
+
+// stand has a question for the safe or the finalized block be one for the block at which they stand still.
+func (v *view) stand(r *request) {
+	i := find(v.list, Standing)
+	if i != nil && r.Method == "eth_getBlockByNumber" &&
+		slices.Contains([]string{`"safe"`, `"finalized"`}, string(r.Params[0])) {
+		i.hits.Add(1)
+		r.Params = append([]json.RawMessage{json.RawMessage(hex(i.N))}, r.Params[1:]...)
+	}
 }
 
 // unable refuses methods that the node does not know, and what asks for state that was thrown away.
