@@ -300,8 +300,8 @@ func kindsToChooseFrom(r *rand.Rand) []Kind {
 
 // Kinds returns, in alphabetical order, every kind of fault that some plan of NewPlan has, or of NewCommandsPlan.
 func Kinds(commands bool) []Kind {
-	kinds := slices.Concat(firstKinds, []Kind{Repartition, DeepReorg, NodeStands}, firstNetworkKinds, nodeKinds, laterKinds, newKinds,
-		newestKinds, writerKinds)
+	kinds := slices.Concat(firstKinds, []Kind{Repartition, DeepReorg, NodeStands}, firstNetworkKinds, nodeKinds,
+		laterKinds, newKinds, newestKinds, writerKinds)
 	if commands {
 		kinds = slices.Concat(commandKinds, []Kind{DeepReorg, ForeignUse, Restore})
 	}
