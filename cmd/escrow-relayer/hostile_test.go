@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"math/big"
 	"os"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -16,6 +18,8 @@ import (
 
 	"github.com/fusion-prime/escrow-relayer/internal/faults"
 	"github.com/fusion-prime/escrow-relayer/internal/lab"
+	"github.com/fusion-prime/escrow-relayer/internal/testchain"
+	"github.com/fusion-prime/escrow-relayer/internal/testchain/contracts"
 	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
 )
 
@@ -133,6 +137,71 @@ func TestLiesDuringTakeoverAndRestart(t *testing.T) {
 				w.namesLiar(liar)
 			})
 		}
+	}
+}
+
+// One endpoint of three forges a whole escrow that is approved and due: EscrowDeployed by the factory, EscrowCreated
+// and Approved, in the block's bloom filter, among its logs and in its receipts. A keeper runs, and sends nothing:
+// nothing of the forged escrow is stored or published. What is true of the block is published, and the liar is named.
+func TestForgedDeployment(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, func(o *lab.Options) { o.Confirmations = 3 })
+	liar := w.liar()
+	w.RPC = append(w.RPC, w.Chain.WS()) // the liar is out soon, and two agree
+	keeper, payer := w.Chain.Accounts()[0], w.Chain.Accounts()[1]
+	env, err := w.CommandFiles([]lab.Sender{{Account: keeper, Name: "keeper", MaxFee: "100000000000000000",
+		DayFees: "1000000000000000000"}}, []lab.Requester{{Name: "payer", Address: payer.Address,
+		Allow: []lab.Grant{{Sender: keeper.Address, Kinds: []string{"approve"}, MaxValue: "1", MaxFee: "1"}}}})
+	require.NoError(t, err)
+	_, err = w.OpenCommands(t.Context())
+	require.NoError(t, err)
+	env["KEEPER_SENDER"], env["KEEPER_MIN_AMOUNT"] = keeper.Address.Hex(), "1"
+	env["KEEPER_MAX_FEE"], env["KEEPER_DAY_FEES"] = "100000000000000000", "1000000000000000000"
+	w.run("r0", 0, 1, env)
+	w.ready("r0")
+
+	wallet, err := testchain.OpenWallet(t.Context(), w.Chain.HTTP(), payer)
+	require.NoError(t, err)
+	t.Cleanup(wallet.Close)
+	created, err := wallet.Transact(t.Context(), w.Chain, 0, testchain.Call{To: &w.Contracts.Factory,
+		Data:  contracts.NewEscrowFactory().PackCreateEscrow(payer.Address, big.NewInt(100), 1, common.Address{}),
+		Value: big.NewInt(7)})
+	require.NoError(t, err)
+	announced := created[0].Logs[len(created[0].Logs)-1]
+	escrow, forged := common.BytesToAddress(announced.Topics[1][:]), common.Address{0xba, 0xd0}
+	approved, err := wallet.Transact(t.Context(), w.Chain, 0, testchain.Call{To: &escrow,
+		Data: contracts.NewEscrow().PackApprove()})
+	require.NoError(t, err)
+	at := approved[0]
+	var logs []types.Log
+	for i, l := range append(created[0].Logs, at.Logs...) {
+		l := *l
+		l.Topics = slices.Clone(l.Topics)
+		if l.Address == escrow {
+			l.Address = forged
+		} else {
+			l.Topics[1] = common.BytesToHash(forged[:])
+		}
+
+		l.BlockNumber, l.BlockHash, l.TxHash, l.Index = at.BlockNumber.Uint64(), at.BlockHash, common.Hash{0xba}, uint(4000+i)
+		logs = append(logs, l)
+	}
+
+	require.Len(t, logs, 3)
+	var lies []*faults.Injected
+	for _, mode := range []faults.Mode{faults.Bits, faults.Receipts} {
+		lies = append(lies, liar.Inject(faults.Fault{Mode: mode, Logs: logs}))
+	}
+
+	require.NoError(t, w.Chain.(*testchain.Sim).AdvanceTime(t.Context(), 200*time.Second))
+	w.audit(false)
+	w.namesLiar(liar)
+	require.Positive(t, lies[0].Hits()+lies[1].Hits())
+	require.Zero(t, w.count(`select count(*) from commands`))
+	require.Equal(t, 1, w.count(`select count(*) from escrow_registry`))
+	require.Zero(t, w.count(`select count(*) from events where log_index >= 4000`))
+	for _, m := range w.Received.Messages() {
+		require.NotContains(t, strings.ToLower(string(m.Data)), strings.ToLower(forged.Hex()))
 	}
 }
 
