@@ -183,7 +183,7 @@ func TestCommandsEndToEnd(t *testing.T) {
 		for _, series := range f.GetMetric() {
 			labels := []string{}
 			for _, l := range series.GetLabel() {
-				if name := l.GetName(); name != "chain_id" && name != "factory" {
+				if name := l.GetName(); name != "chain_id" && name != "fleet" {
 					labels = append(labels, l.GetName())
 				}
 

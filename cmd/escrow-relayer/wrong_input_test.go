@@ -62,6 +62,7 @@ var wrongValues = []struct {
 		"localhost:0", "localhost:70000"}},
 	{"PUBSUB_ENDPOINT", "must be host:port", []string{"us-central1", "https://us-central1-pubsub.googleapis.com",
 		"us-central1-pubsub.googleapis.com:"}},
+	{"FLEET", "must be 1 to 63 letters", []string{"a b", strings.Repeat("x", 64), "a/b", "blue;", "blaü"}},
 	{"INSTANCE_ID", "must be 1 to 48 letters", []string{"a b", strings.Repeat("x", 49), "a/b", "relayer;0", "réla"}},
 	{"PARTITION_NUMBER", "", []string{"1", "-1", "first", "0.5", "Auto"}},
 	{"TOTAL_PARTITIONS", "", []string{"0", "-3", "2521", "three", "3.0"}},
