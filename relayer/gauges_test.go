@@ -33,7 +33,7 @@ func fresh(t *testing.T) (*Relayer, *prometheus.Registry) {
 	return r, reg
 }
 
-// values of all gauges without labels of their own. Every series of ours must carry the chain and the factory.
+// values of all gauges without labels of their own. Every series of ours must carry the chain and the fleet.
 func values(t *testing.T, reg *prometheus.Registry) map[string]float64 {
 	t.Helper()
 	families, err := reg.Gather()

@@ -93,7 +93,7 @@ var ErrOutage = errors.New("the database was out of reach for too long")
 var ErrRefused = errors.New("refused to start")
 
 // New creates an instance and starts nothing. The registry gets its metrics, each with the labels
-// chain_id and factory.
+// chain_id and fleet.
 func New(cfg *config.Config, log *slog.Logger, all *prometheus.Registry, build fleet.Build) (*Relayer, error) {
 	reg := prometheus.WrapRegistererWith(fleetLabels(cfg), all)
 	r := &Relayer{
