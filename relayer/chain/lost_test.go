@@ -40,7 +40,7 @@ var lost = map[string]func(w http.ResponseWriter, answer []byte){
 
 // Behind a URL one machine of three does not work: a third of the answers are lost. That costs time,
 // and is taken neither for a limit of the rate nor for one of the range, but where three in a row are
-// lost. Most readings take 24 to 90 s, one in 500 more than four minutes.
+// lost. Of 125 readings of 3000 final blocks half took up to 95 s, and the slowest 15 minutes of the virtual time.
 func TestOneMachineOfThreeDoesNotWork(t *testing.T) {
 	for name, lose := range lost {
 		for _, final := range []uint64{3000, 2700} {
@@ -75,7 +75,7 @@ func TestOneMachineOfThreeDoesNotWork(t *testing.T) {
 						from = final + 1
 					}
 
-					next := backlog(t, s, chain, from, blocks, 10*time.Minute)
+					next := backlog(t, s, chain, from, blocks, 2*time.Hour)
 					require.EqualValues(t, blocks+1, next, "%+v", s.Endpoints())
 				})
 			})
