@@ -35,8 +35,8 @@ func TestTerraformEvaluates(t *testing.T) {
   default = 1
 }
 
-variable "factory_address" {
-  default = "0xAb00000000000000000000000000000000000001"
+variable "name" {
+  default = "escrow-relayer"
 }
 `), 0o600))
 	cmd := exec.CommandContext(t.Context(), "terraform", "console")
