@@ -4,7 +4,7 @@
 locals {
   panels = jsondecode(file("${path.module}/../grafana/dashboard.json")).panels
 
-  # Grafana's variables, as constants: five minutes for rates, all chains and factories.
+  # Grafana's variables, as constants: five minutes for rates, all chains and fleets.
   queries = {
     for p in local.panels : tostring(p.id) => [
       for t in try(p.targets, []) : replace(replace(replace(replace(t.expr, "$__rate_interval", "5m"), "$__range", "1h"), "$chain", ".*"), "$fleet", ".*")
