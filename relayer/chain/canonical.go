@@ -105,7 +105,7 @@ func two[T any](ctx context.Context, r *reader, need uint64, avoid *endpoint.Nod
 }
 
 // Prove returns the header at a height that is the chain's, and the logs of its block, proved by it. ErrUnproved:
-// the chain's blocks do not prove what is in them. ErrDisagree, ErrBehind: it is not decided yet which block is
+// the chain's blocks do not prove what is in them. ErrWithheld: others of them do. ErrDisagree, ErrBehind: it is not decided yet which block is
 // there.
 func (r *reader) Prove(ctx context.Context, n uint64, f *Filter) (h Header, logs []types.Log, err error) {
 	if h, err = r.canonical(ctx, n); err != nil {
@@ -118,7 +118,12 @@ func (r *reader) Prove(ctx context.Context, n uint64, f *Filter) (h Header, logs
 
 	said, err := r.readBlock(ctx, h, f, nil)
 	if err == nil && !said.proved {
-		err = fmt.Errorf("%w: no endpoint proves those of block %d", ErrUnproved, n)
+		unproved := ErrUnproved
+		if r.laws.Demanded() {
+			unproved = ErrWithheld
+		}
+
+		err = fmt.Errorf("no endpoint proves the receipts of block %d: %w", n, unproved)
 	}
 
 	return h, said.logs, err

@@ -46,6 +46,8 @@ var (
 	ErrAddressRequired = endpoint.ErrAddressRequired
 	// ErrUnproved means that the chain's blocks do not prove what is in them.
 	ErrUnproved = endpoint.ErrUnproved
+	// ErrWithheld is an ErrUnproved of a chain whose other blocks have proved what is in them.
+	ErrWithheld = fmt.Errorf("%w, as those of other blocks of the chain are: %s", ErrUnproved, endpoint.Remedy)
 	// ErrNoCode means that there is no contract at the factory's address.
 	ErrNoCode = errors.New("no contract at the factory's address")
 	// ErrUnavailable means that no endpoint can be asked now.

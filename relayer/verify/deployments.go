@@ -94,7 +94,8 @@ func (c *deployments) count(ctx context.Context, batch *chain.Batch) error {
 }
 
 // locate proves the block in which an endpoint first counts otherwise. done: what is proved there is what was
-// known, so that the nonce counts something else.
+// known, so that the nonce counts something else; or blocks of the chain prove nothing. Where others of them do,
+// the receipts may be withheld to hide a deployment, and nothing is decided without them.
 func (c *deployments) locate(ctx context.Context, batch *chain.Batch, name string, before uint64) (done bool,
 	err error) {
 	low, high := batch.From, batch.To
@@ -122,9 +123,12 @@ func (c *deployments) locate(ctx context.Context, batch *chain.Batch, name strin
 	}
 
 	known := chain.ByBlock(batch.Logs)[low]
-	if err := c.prove(ctx, batch, low); err != nil && !errors.Is(err, chain.ErrUnproved) {
+	err = c.prove(ctx, batch, low)
+	if unproved := errors.Is(err, chain.ErrUnproved) && !errors.Is(err, chain.ErrWithheld); err != nil && !unproved {
 		return false, fmt.Errorf("the factory's nonce counts other deployments in block %d than there are logs: %w", low, err)
-	} else if err == nil && !slices.EqualFunc(known, chain.ByBlock(batch.Logs)[low], chain.SameLog) {
+	}
+
+	if err == nil && !slices.EqualFunc(known, chain.ByBlock(batch.Logs)[low], chain.SameLog) {
 		return false, nil
 	}
 

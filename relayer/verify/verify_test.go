@@ -40,6 +40,7 @@ type twoNodes struct {
 	liarFirst bool   // the first reading is the liar's, the second the honest node's; else the other way round
 	alone     bool   // the second node is out of use
 	indexed   uint64 // neither has logs below this block
+	withheld  error  // what there is instead of a proof
 	refuses   int    // readings that the second node refuses, since it wants addresses named: then it is not asked
 }
 
@@ -86,8 +87,12 @@ func (n *twoNodes) Nonces(ctx context.Context, account common.Address, block uin
 	return map[string]uint64{"a": nonce, "b": nonce}, err
 }
 
-// Prove tells the truth.
+// Prove tells the truth, or withholds it.
 func (n *twoNodes) Prove(ctx context.Context, number uint64, f *chain.Filter) (chain.Header, []types.Log, error) {
+	if n.withheld != nil {
+		return chain.Header{}, nil, n.withheld
+	}
+
 	list, err := n.Branch(ctx, chain.Header{Number: number}, number)
 	if err != nil {
 		return chain.Header{}, nil, err
@@ -213,9 +218,15 @@ func eitherNodeMayLie(t *testing.T, mode watch.FilterMode, named bool) {
 		f.Exec(`delete from events`)
 		f.Exec(`delete from escrows`)
 		f.Verify(int64(d.Block) - 1)
-		v := New(Config{Source: &twoNodes{chain: c, logs: logs, head: head, named: named, indexed: head + 1},
-			Filters: filters.Again(), Ledger: led, ABI: abi, Factories: followed, Every: time.Second,
-			Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Metrics: NewMetrics(prometheus.NewRegistry())})
+		nodes := &twoNodes{chain: c, logs: logs, head: head, named: named, indexed: head + 1, withheld: chain.ErrWithheld}
+		v := New(Config{Source: nodes, Filters: filters.Again(), Ledger: led, ABI: abi, Factories: followed,
+			Every: time.Second, Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
+			Metrics: NewMetrics(prometheus.NewRegistry())})
+		v.waited = mostWaits
+		require.ErrorIs(t, v.once(ctx, 1), chain.ErrWithheld)
+		require.Equal(t, NotAsked, v.Counts(d.Factory))
+		require.Equal(t, []string{strconv.FormatUint(d.Block-1, 10)}, f.Column(`select verified_block::text from leadership`))
+		nodes.withheld = nil
 		v.waited = mostWaits
 		require.NoError(t, v.once(ctx, 1))
 		require.Equal(t, Counted, v.Counts(d.Factory))

@@ -51,15 +51,17 @@ func (k *Keeper) refuses(c *command.Command) string {
 }
 
 // selectDue finds what is due, as events say that are verified: those that one endpoint has told of, and
-// may have invented, have no effect. After a release that came to nothing an escrow is left alone for five
+// may have invented, have no effect. It is due by the clock of the database or of the chain, of which either may
+// run ahead: the call is tried before it is sent. After a release that came to nothing an escrow is left alone for five
 // minutes, then ten, twenty, up to a month: a payee that refuses ether never takes it.
 const selectDue = `
 	select r.escrow, g.factory
 	  from escrow_records r join escrow_registry g on g.chain_id = r.chain_id and g.address_key = r.escrow_key
+	  join leadership l on l.chain_id = r.chain_id
 	 where r.chain_id = @chain and r.status in ('created', 'approved') and r.approvals_required > 0
 		and r.approvals >= r.approvals_required
-	   and r.release_time <= extract(epoch from clock_timestamp()) and r.amount >= @min
-	   and r.last_event_block <= (select verified_block from leadership where chain_id = @chain)
+	   and r.release_time <= extract(epoch from greatest(clock_timestamp(), l.block_time)) and r.amount >= @min
+	   and r.last_event_block <= l.verified_block
 	   and (cardinality(@payers::text[]) = 0 or lower(r.payer) = any(@payers))
 	   and not exists (select from command_claims k where k.chain_id = r.chain_id and k.escrow = r.escrow
 		and k.effect = 'settle')

@@ -336,6 +336,13 @@ type pick struct {
 	value *big.Int
 }
 
+// lockFactories has whoever retires a factory wait for the commands that create escrows of it. It comes before
+// claims and commands, as in a rollback.
+const lockFactories = `
+	select from factories
+	 where chain_id = @chain and hex(address) in (select lower(message ->> 'factory') from commands where command_id = any(@ids))
+	 order by id for share`
+
 // claimPicks takes the claims of those that have none yet: a keeper's, and what a reorganisation has opened
 // again. The order is that of takeClaims in relayer/command/intake.
 const claimPicks = `
@@ -350,7 +357,7 @@ const lockEscrows = `
 	 order by escrow, effect for update`
 
 // lockPicks selects those that may have a nonce: their claims are theirs, and nothing is under way, or picked before
-// them, that may make them impossible. Whoever retires a factory waits for those that create escrows of it.
+// them, that may make them impossible.
 const lockPicks = `
 	select c.command_id from commands c
 	  join factories f on f.chain_id = c.chain_id and hex(f.address) = lower(c.message ->> 'factory')
@@ -361,7 +368,7 @@ const lockPicks = `
 	   and not exists (select from commands u where ` + excludes + `)
 	   and not exists (select from commands u where u.command_id = any(@ids) and u.escrow = c.escrow and u.seq < c.seq
 	                      and (u.effect = 'settle') <> (c.effect = 'settle'))
-	   for update of c for share of f`
+	   for update of c`
 
 const setAssigned = `
 	update commands c
@@ -390,7 +397,7 @@ func (s *store) assign(ctx context.Context, picks []pick, limits Limits,
 			return nil
 		}
 
-		for _, statement := range []string{claimPicks, lockEscrows} {
+		for _, statement := range []string{lockFactories, claimPicks, lockEscrows} {
 			if _, err := tx.Exec(ctx, statement, pgx.StrictNamedArgs{"chain": s.chainID, "ids": ids}); err != nil {
 				return err
 			}
