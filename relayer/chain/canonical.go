@@ -105,8 +105,8 @@ func two[T any](ctx context.Context, r *reader, need uint64, avoid *endpoint.Nod
 }
 
 // Prove returns the header at a height that is the chain's, and the logs of its block, proved by it. ErrUnproved:
-// the chain's blocks do not prove what is in them. ErrWithheld: others of them do. ErrDisagree, ErrBehind: it is not decided yet which block is
-// there.
+// the chain's blocks do not prove what is in them. ErrWithheld: others of them do. ErrDisagree, ErrBehind: it is not
+// decided yet which block is there.
 func (r *reader) Prove(ctx context.Context, n uint64, f *Filter) (h Header, logs []types.Log, err error) {
 	if h, err = r.canonical(ctx, n); err != nil {
 		return h, nil, err
