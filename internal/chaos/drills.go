@@ -24,6 +24,7 @@ func (g Group) Plan(full bool) Plan {
 		p.Faults = append(slices.Clip(p.Faults), g.More...)
 	}
 
+	p.Safe = p.Has(NodeStands)
 	if p.Deep() {
 		p.Strategy, p.Auto, p.Second = "consistent", true, true
 	}
@@ -144,6 +145,9 @@ var otherDrills = []Group{
 		{Kind: Stale, N: 3, Who: 1, For: sec}, {Kind: WrongStart, N: 0, For: sec}, {Kind: WrongStart, N: 1, For: sec},
 		{Kind: OtherSettings, N: 0, For: over}, {Kind: OtherSettings, N: 1, Who: 1, Keep: true, For: over},
 	}, More: []Fault{{Kind: Repartition, N: 5}, {Kind: OtherSettings, N: 2, For: over}}},
+	{Name: "finality stands still", Faults: []Fault{
+		{Kind: NodeStands, Both: true, For: sec}, {Kind: NodeStands, For: sec},
+	}},
 	{Name: "begun too late", Faults: []Fault{{Kind: LateStart}}},
 	{Name: "chain", Faults: []Fault{
 		{Kind: Reorg, N: 1, Keep: true}, {Kind: Reorg, N: 2}, {Kind: TakeoverReorg, N: 2, Who: 1, For: sec},

@@ -287,8 +287,49 @@ func (r *run) hitNodes(ctx context.Context, f Fault, mode faults.Mode) error {
 		}
 	}
 
-	if f.Kind != NodeOmits {
+	switch {
+	case f.Kind == NodeStands && f.Both:
+		return r.stands(ctx, f)
+	case f.Kind != NodeOmits:
 		pause(ctx, f.For)
+	}
+
+	return nil
+}
+
+// stands looks on while what every node calls safe stands still: for the time of the fault, and until ten more
+// blocks are there and an instance has told, by the chain's own times, how far the safe one is behind. Meanwhile no
+// event may be stored above the newest block that was safe before.
+func (r *run) stands(ctx context.Context, f Fault) error {
+	head, err := r.lab.Head(ctx)
+	if err != nil {
+		return err
+	}
+
+	above := int64(r.plan.Confirmations) + 10
+	tag := int64(head) - int64(r.plan.Confirmations)
+	begun, chain := time.Now(), r.chain.ChainID().Int64()
+	bounded, cancel := context.WithTimeout(ctx, f.For+settleTimeout)
+	defer cancel()
+	for told := false; !told || time.Since(begun) < f.For; {
+		var newest int64
+		// Blocks are a second apart at least. While the database is down, the question is asked again.
+		err = r.lab.DB.QueryRow(bounded, `select
+			(select coalesce(max(block_number), 0) from events where chain_id = $1),
+			exists (select from relayer_instances where chain_id = $1 and head_block >= $2
+				and head_time - target_time >= make_interval(secs => $3))`, chain, tag+above, above).Scan(&newest, &told)
+		if newest > tag {
+			r.note("an event of block %d is stored, though no node has called one after %d safe", newest, tag)
+			return nil
+		}
+
+		if !pause(bounded, 100*time.Millisecond) {
+			if ctx.Err() == nil {
+				r.note("the safe block stood still at %d for %s, and no instance told: %v", tag, time.Since(begun), err)
+			}
+
+			return nil
+		}
 	}
 
 	return nil
@@ -361,7 +402,7 @@ func (r *run) nodeFault(ctx context.Context, f Fault, mode faults.Mode) (faults.
 			return fault, err
 		}
 
-		fault.N = head
+		fault.N = head - min(head, uint64(r.plan.Confirmations))
 	case NodeForgets:
 		head, err := r.lab.Head(ctx)
 		if err != nil {

@@ -55,7 +55,7 @@ const (
 	NodeStayed    Kind = "node-stayed"  // a gateway: some of its backends keep the newest N blocks, which the chain leaves
 	NodeWords     Kind = "node-words"   // ranges are refused in words that the relayer does not know
 	NodeForgets   Kind = "node-forgets" // old blocks are gone, and it does not say so
-	NodeStands    Kind = "node-stands"  // its safe block stays where it is
+	NodeStands    Kind = "node-stands"  // in plans with FINALITY=safe: its safe block stays where it is
 	NodeBatch     Kind = "node-batch"   // batches of more than N items are refused
 	NodeRate      Kind = "node-rate"    // N items per second
 	// Of WebSockets: they answer pings only; their subscriptions are silent; they are closed every second.
@@ -240,7 +240,7 @@ type Plan struct {
 	Auto          bool          // PARTITION_NUMBER=auto
 	Second        bool          // another chain in the same database, with the same addresses, INSTANCE_IDs and topics
 	Latest        bool          // FINALITY=latest: every reorganisation goes too deep
-	Safe          bool          // FINALITY=safe instead: the chain calls each block safe
+	Safe          bool          // FINALITY=safe: the nodes call the block safe that lies Confirmations below the newest
 	Clock         time.Duration // by how much the clock of one instance is wrong; works with a binary of Build only
 	ClockWho      int
 	Commands      *Commands // nil: no commands in the traffic
@@ -266,12 +266,13 @@ func NewPlan(seed uint64) Plan {
 		}
 	}
 
-	if p.Latest = r.IntN(5) == 0; p.Latest {
-		p.Confirmations = 0
+	switch r.IntN(10) {
+	case 0:
+		p.Latest, p.Confirmations = true, 0
 		kinds = append(kinds, ShiftReorg, ShiftReorg, ShiftReorg, ShiftReorg)
-		if p.Safe = r.IntN(2) == 0; p.Safe {
-			kinds = append(kinds, slices.Repeat([]Kind{NodeStands}, 20)...)
-		}
+	case 1:
+		p.Safe, p.Second = true, false // the nodes of the second chain call every block safe
+		kinds = append(kinds, slices.Repeat([]Kind{NodeStands}, len(kinds)/3)...)
 	}
 
 	for range 2 + r.IntN(5) {
@@ -319,6 +320,9 @@ func newFault(r *rand.Rand, p Plan, kinds []Kind) Fault {
 	}
 	f.particulars(r, p.Confirmations)
 	f.Both = (nodeModes[f.Kind] != "" && f.Kind != NodeOmits || slices.Contains(networkKinds, f.Kind)) && r.IntN(3) == 0
+	if f.Kind == NodeStands { // mostly of both: with one of two, the other one decides
+		f.Both = !f.Both
+	}
 
 	return f
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/fusion-prime/escrow-relayer/internal/faults"
 	"github.com/fusion-prime/escrow-relayer/internal/lab"
 	"github.com/fusion-prime/escrow-relayer/internal/testchain"
 	"github.com/fusion-prime/escrow-relayer/internal/testpg"
@@ -143,10 +144,10 @@ func startChain(p Plan) (*testchain.Sim, error) {
 
 // startLab starts Postgres and Pub/Sub, and decides the environment of the relayers.
 func startLab(ctx context.Context, bin string, chain *testchain.Sim, p Plan) (*lab.Lab, error) {
-	finality := "confirmations"
+	finality, confirmations := "confirmations", strconv.Itoa(p.Confirmations)
 	switch {
 	case p.Safe:
-		finality = "safe"
+		finality, confirmations = "safe", ""
 	case p.Latest:
 		finality = "latest"
 	}
@@ -162,7 +163,7 @@ func startLab(ctx context.Context, bin string, chain *testchain.Sim, p Plan) (*l
 	l, err := lab.Start(ctx, lab.Options{
 		Bin: bin, Node: chain, Confirmations: p.Confirmations, Postgres: postgres,
 		Env: map[string]string{
-			"FINALITY":               finality,
+			"FINALITY": finality, "CONFIRMATIONS": confirmations,
 			"SESSION_PROBE_INTERVAL": p.Probe.String(), "ADOPT_AFTER": adoptAfter.String(), "PARTITION_STRATEGY": p.Strategy,
 			"ORDERING_KEY": p.OrderingKey, "LOG_FILTER": p.Filter,
 			"LEADER_STALE_AFTER": "5s", "INSTANCE_LOCK_WAIT": "30s", "LOG_LEVEL": "debug", "VERIFY_INTERVAL": "500ms",
@@ -194,6 +195,12 @@ func createRole(ctx context.Context, l *lab.Lab) error {
 func (r *run) open(ctx context.Context) (err error) {
 	if err := r.nodes.open(r.chain, r.plan.Seed, r.lab.Dir); err != nil {
 		return err
+	}
+
+	if r.plan.Safe {
+		for _, n := range r.nodes.front {
+			n.Inject(faults.Fault{Mode: faults.Tagged, N: uint64(r.plan.Confirmations)})
+		}
 	}
 
 	if r.plan.Has(LateStart) {

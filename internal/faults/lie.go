@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -124,7 +125,7 @@ func (n *Node) lie(ctx context.Context, list []*Injected, body []byte) ([]byte, 
 
 	n.mu.Unlock()
 	plain := find(list, Range, Results, Behind, Split, Stayed, Omit, Foreign, Chain, Pruned, Forgotten, Without, Standing,
-		Stateless, Batch, Refused) == nil && find(list, hostile...) == nil
+		Tagged, Stateless, Batch, Refused) == nil && find(list, hostile...) == nil
 	if plain && (!sends || onSend == nil && find(list, SendLost, SendForgotten, SendRefused) == nil) {
 		return n.post(ctx, body)
 	}
@@ -146,6 +147,10 @@ func (n *Node) lie(ctx context.Context, list []*Injected, body []byte) ([]byte, 
 			if err := v.backend(split); err != nil {
 				return nil, err
 			}
+		}
+
+		if err := v.tag(&r); err != nil {
+			return nil, err
 		}
 
 		if answers[i], err = v.one(r); err != nil {
@@ -215,7 +220,6 @@ func (v *view) one(r request) (response, error) {
 		}
 	}
 
-	v.stand(&r)
 	asked := r
 	if err := v.disguise(&r); err != nil {
 		return response{}, err
@@ -255,14 +259,43 @@ func (v *view) one(r request) (response, error) {
 	return a, err
 }
 
-// stand has a question for the safe or the finalized block be one for the block at which they stand still.
-func (v *view) stand(r *request) {
-	i := find(v.list, Standing)
-	if i != nil && r.Method == "eth_getBlockByNumber" &&
-		slices.Contains([]string{`"safe"`, `"finalized"`}, string(r.Params[0])) {
-		i.hits.Add(1)
-		r.Params = append([]json.RawMessage{json.RawMessage(hex(i.N))}, r.Params[1:]...)
+// tag has a question for the safe or the finalized block be one for the block that the faults say: the lowest
+// at which they stand still, or one below the newest.
+func (v *view) tag(r *request) error {
+	if r.Method != "eth_getBlockByNumber" ||
+		!slices.Contains([]string{`"safe"`, `"finalized"`}, string(r.Params[0])) {
+		return nil
 	}
+
+	decides := find(v.list, Tagged)
+	number := uint64(math.MaxUint64)
+	for _, i := range v.list {
+		if i.Mode == Standing && i.N < number {
+			decides, number = i, i.N
+		}
+	}
+
+	switch {
+	case decides == nil:
+		return nil
+	case decides.Mode == Tagged:
+		raw, err := v.call(v.ctx, "eth_blockNumber")
+		if err != nil {
+			return err
+		}
+
+		head, _ := unhex(raw)
+		if v.late != nil {
+			head = v.top
+		}
+
+		number = head - min(head, decides.N)
+	}
+
+	decides.hits.Add(1)
+	r.Params = append([]json.RawMessage{json.RawMessage(hex(number))}, r.Params[1:]...)
+
+	return nil
 }
 
 // unable refuses methods that the node does not know, and what asks for state that was thrown away.

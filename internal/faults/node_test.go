@@ -203,8 +203,10 @@ func TestStanding(t *testing.T) {
 	i := n.Inject(Fault{Mode: Standing, N: 3})
 	require.Contains(t, ask(t, n, safe).body, `"number":"0x3"`)
 	require.Equal(t, now, hex(head(t, n)), "the head goes on")
+	n.Inject(Fault{Mode: Tagged, N: 1})
+	require.Contains(t, ask(t, n, safe).body, `"number":"0x3"`, "it stands still all the same")
 	i.Remove()
-	require.Contains(t, ask(t, n, safe).body, `"number":`+now)
+	require.Contains(t, ask(t, n, safe).body, `"number":`+hex(head(t, n)-1))
 }
 
 func TestBehind(t *testing.T) {
