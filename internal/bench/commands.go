@@ -34,8 +34,8 @@ func Commands(ctx context.Context, o *Options) (figures []Figure, err error) {
 		name string
 		run  func(context.Context, *Options) ([]Figure, error)
 	}{
-		{"intake", intakeFigures}, {"broadcasts", broadcastFigures}, {"takeover", takeoverFigures},
-		{"requests", requestFigures},
+		{"intake", intakeFigures}, {"broadcasts", broadcastFigures}, {"queue", queueFigures},
+		{"takeover", takeoverFigures}, {"requests", requestFigures},
 	} {
 		more, err := part.run(ctx, o)
 		if err != nil {

@@ -27,6 +27,7 @@ const (
 	busySenders    = 40
 	busyEach       = 64 // commands per sender, and the most that a sender may have in flight
 	singleCommands = 200
+	queueCommands  = 1000 // of one sender
 	singlePause    = 200 * time.Millisecond
 	requestSenders = 10
 	requestBlocks  = 30
@@ -88,9 +89,76 @@ func (k *keys) answered(ctx context.Context) error {
 	})
 }
 
-// broadcastFigures measures many senders against a real geth node that makes a block per second:
-// how fast a queue of commands that become due at one moment is broadcast and answered; and then,
-// for single commands, the time from before the request to the moment at which the node's pool
+// onGeth runs a relayer with the keys of senders against a real geth node that makes a block per second, and makes
+// escrows. The caller calls closed.
+func (o *Options) onGeth(ctx context.Context, senders, inFlight, confirmations, escrows int) (k *keys, p *lab.Process,
+	made []common.Address, closed func() error, err error) {
+	node, err := testchain.StartGeth(ctx, testchain.Options{Seed: 7, Accounts: senders + 2, Interval: time.Second})
+	if err != nil {
+		return nil, nil, nil, nil, err
+	}
+
+	closed = node.Stop
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, closed())
+		}
+	}()
+	k, err = openKeys(ctx, lab.Options{Bin: o.Bin, Node: node, Confirmations: confirmations,
+		Postgres: testpg.Options{Durable: true}}, senders, inFlight)
+	if err != nil {
+		return nil, nil, nil, nil, err
+	}
+
+	closed = func() error { return errors.Join(k.lab.Close(), node.Stop()) }
+	if p, err = k.lab.RunReady(ctx, "busy", 0, 1, k.env); err != nil {
+		return nil, nil, nil, nil, err
+	}
+
+	o.say("commands: creating %d escrows", escrows)
+	if made, err = k.escrows(ctx, escrows); err == nil {
+		err = k.ready(ctx, escrows)
+	}
+
+	return k, p, made, closed, err
+}
+
+// queueFigures measures for how long one sender, with the limit in flight that it has by default, sends a long queue,
+// behind one confirmation and behind twelve: what a block has is not in flight.
+func queueFigures(ctx context.Context, o *Options) (figures []Figure, err error) {
+	queue := max(3, o.scaled(queueCommands))
+	var rates []float64
+	for _, confirmations := range []int{1, 12} {
+		rate, err := o.queue(ctx, queue, confirmations)
+		if err != nil {
+			return nil, err
+		}
+
+		o.say("commands: %d of one sender at %d confirmations: %.1f per second", queue, confirmations, rate)
+		rates = append(rates, rate)
+		figures = append(figures, o.atLeast(fmt.Sprintf("commands.queue.%d", confirmations), "transactions/s", 0,
+			[]float64{rate}))
+	}
+
+	return append(figures, o.atLeast("commands.queue.ratio", "", 0.9, []float64{rates[1] / rates[0]})), nil
+}
+
+func (o *Options) queue(ctx context.Context, queue, confirmations int) (rate float64, err error) {
+	ctx, cancel := context.WithTimeout(ctx, 15*time.Minute)
+	defer cancel()
+	k, p, escrows, closed, err := o.onGeth(ctx, 1, 0, confirmations, queue)
+	if err != nil {
+		return 0, err
+	}
+
+	defer func() { err = errors.Join(err, closed()) }()
+	rate, _, err = k.burst(ctx, p, escrows)
+
+	return rate, err
+}
+
+// broadcastFigures measures many senders: how fast a queue of commands that become due at one moment is broadcast and
+// answered; and then, for single commands, the time from before the request to the moment at which the node's pool
 // announces the transaction.
 func broadcastFigures(ctx context.Context, o *Options) (figures []Figure, err error) {
 	senders, each, singles := busySenders, busyEach, max(3, o.scaled(singleCommands))
@@ -98,36 +166,14 @@ func broadcastFigures(ctx context.Context, o *Options) (figures []Figure, err er
 		senders, each = 2, 3
 	}
 
-	node, err := testchain.StartGeth(ctx, testchain.Options{Seed: 7, Accounts: senders + 2, Interval: time.Second})
-	if err != nil {
-		return nil, err
-	}
-
-	defer func() { err = errors.Join(err, node.Stop()) }()
-	k, err := openKeys(ctx, lab.Options{Bin: o.Bin, Node: node, Postgres: testpg.Options{Durable: true}}, senders,
-		busyEach)
-	if err != nil {
-		return nil, err
-	}
-
-	defer func() { err = errors.Join(err, k.lab.Close()) }()
 	ctx, cancel := context.WithTimeout(ctx, 15*time.Minute)
 	defer cancel()
-	p, err := k.lab.RunReady(ctx, "busy", 0, 1, k.env)
+	k, p, escrows, closed, err := o.onGeth(ctx, senders, busyEach, 0, senders*each+singles)
 	if err != nil {
 		return nil, err
 	}
 
-	o.say("commands: creating %d escrows", senders*each+singles)
-	escrows, err := k.escrows(ctx, senders*each+singles)
-	if err != nil {
-		return nil, err
-	}
-
-	if err := k.ready(ctx, len(escrows)); err != nil {
-		return nil, err
-	}
-
+	defer func() { err = errors.Join(err, closed()) }()
 	broadcast, done, err := k.burst(ctx, p, escrows[:senders*each])
 	if err != nil {
 		return nil, err

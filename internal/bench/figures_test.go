@@ -84,6 +84,7 @@ func TestEveryFigure(t *testing.T) {
 		"commands": {figures: map[string]int{
 			"commands.intake": 1, "commands.conflict.both": 1, "commands.conflict.neither": 1, "commands.conflict.rate": 1,
 			"commands.broadcasts": 1, "commands.answers": 1, "commands.latency.p50": 3, "commands.latency.p99": 3,
+			"commands.queue.1": 1, "commands.queue.12": 1, "commands.queue.ratio": 1,
 			"commands.takeover.stop.p99": 1, "commands.takeover.kill.max": 1, "commands.takeover.freeze.p50": 1,
 			"commands.requests.idle.items": 1, "commands.requests.busy.batches": 1,
 		}},

@@ -55,6 +55,7 @@ func (c tide) run(t *testing.T) (m measured) {
 	epoch := cmp.Or(c.epoch, 32)
 	chain := newChain(before+uint64(c.blocks)+1, 10, 0)
 	chain.crowd(60)
+	chain.seal()
 	cfg := Config{ChainID: 1, PollInterval: time.Second, Finality: c.finality, Confirmations: confirmations}
 	nodes := c.serve(t, chain, &cfg, before, before-2*epoch)
 	s, err := New(cfg)

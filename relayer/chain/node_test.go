@@ -33,6 +33,16 @@ var (
 type testChain struct {
 	headers []Header
 	logs    map[common.Hash][]types.Log
+	sealed  map[common.Hash]*sealed // by hash; nil: the blocks do not hash as Ethereum's do
+}
+
+// block is a block as a node gives it, with its transactions or their hashes.
+func (c *testChain) block(h Header, whole bool) map[string]any {
+	if b := c.sealed[h.Hash]; b != nil {
+		return b.json(whole)
+	}
+
+	return blockJSON(h)
 }
 
 // newChain makes blocks 0..head, with a log of topic A in every one whose number divides by every.
@@ -242,7 +252,7 @@ func (n *testNode) announce() {
 	n.mu.Lock()
 	message := fmt.Appendf(nil,
 		`{"jsonrpc":"2.0","method":"eth_subscription","params":{"subscription":"0x1","result":%s}}`,
-		marshal(blockJSON(n.chain.headers[n.head])))
+		marshal(n.chain.block(n.chain.headers[n.head], false)))
 	sockets := maps.Clone(n.sockets)
 	n.mu.Unlock()
 	for c, write := range sockets {
@@ -360,13 +370,13 @@ func (n *testNode) answer(method string, params []json.RawMessage) (any, error) 
 			return null, nil
 		}
 
-		return blockJSON(n.chain.headers[number]), nil
+		return n.chain.block(n.chain.headers[number], false), nil
 	case rpc.GetByHash:
 		var hash common.Hash
 		_ = json.Unmarshal(params[0], &hash)
 		for _, h := range n.chain.headers[:n.head+1] {
 			if h.Hash == hash {
-				return blockJSON(h), nil
+				return n.chain.block(h, string(params[1]) == "true"), nil
 			}
 		}
 
@@ -389,6 +399,10 @@ func (n *testNode) getReceipts(p json.RawMessage) any {
 	i := slices.IndexFunc(n.chain.headers[:n.head+1], func(h Header) bool { return h.Hash == hash })
 	if i < 0 {
 		return null
+	}
+
+	if b := n.chain.sealed[hash]; b != nil {
+		return b.receipts
 	}
 
 	return []any{map[string]any{"blockHash": hash, "logs": append([]types.Log{}, n.chain.logs[hash]...)}}
