@@ -420,14 +420,23 @@ func TestAlertsKeepTheLimitsOfThePage(t *testing.T) {
 		rules[r.Alert] = r
 	}
 
-	number := regexp.MustCompile(`[<>] ([0-9]+)`)
+	// A threshold may follow FINALITY_LIMIT: how often it counts, and what is left for the rule's `for`.
+	const finality = 7 * time.Hour
+	number := regexp.MustCompile(`[<>] (?:on \(chain_id, fleet\) group_left \(\)\s+)?(?:([0-9]+)(?: \* )?)?` +
+		`(max by \(chain_id, fleet\) \(relayer_finality_limit_seconds\{chain_id="1"\} \)(?: - ([0-9]+))?)?`)
 	threshold := func(r rule) float64 {
 		m := number.FindStringSubmatch(strings.ReplaceAll(r.Expr, strings.ReplaceAll(freshSeries, "$chain", "1"), ""))
 		require.NotNil(t, m, r.Alert)
-		n, err := strconv.ParseFloat(m[1], 64)
+		n, err := strconv.ParseFloat(cmp.Or(m[1], "1"), 64)
+		require.NoError(t, err)
+		if m[2] == "" {
+			return n
+		}
+
+		less, err := strconv.ParseFloat(cmp.Or(m[3], "0"), 64)
 		require.NoError(t, err)
 
-		return n
+		return n*finality.Seconds() - less
 	}
 	wait := func(r rule) time.Duration {
 		d, err := time.ParseDuration(cmp.Or(r.For, "0s"))
@@ -445,12 +454,12 @@ func TestAlertsKeepTheLimitsOfThePage(t *testing.T) {
 		"RelayerNoEndpoint":     {fleet.LimitNode.Critical, "critical"},
 		"RelayerOutboxStuck":    {fleet.LimitOutbox.Critical, "critical"},
 		"RelayerHeartbeatStale": {fleet.LimitHeartbeat.Behind, "warning"},
-		"RelayerFinalityStuck":  {fleet.LimitTarget.Critical, "critical"},
-		"RelayerFinalityLate":   {fleet.LimitTarget.Behind + fleet.TicketAfter, "warning"},
+		"RelayerFinalityStuck":  {fleet.LimitTarget(finality).Critical, "critical"},
+		"RelayerFinalityLate":   {fleet.LimitTarget(finality).Behind + fleet.TicketAfter, "warning"},
 		"RelayerOutboxOld":      {fleet.LimitOutbox.Behind + fleet.TicketAfter, "warning"},
 
 		"RelayerSigner":              {fleet.LimitUnsigned.Critical, "critical"},
-		"RelayerOldestCommand":       {fleet.LimitCommand.Behind, "warning"},
+		"RelayerOldestCommand":       {fleet.LimitCommand(finality).Behind, "warning"},
 		"RelayerRepliesNotDelivered": {fleet.LimitReplies.Critical, "critical"},
 	} {
 		r := rules[alert]
@@ -475,6 +484,8 @@ func TestAlertsKeepTheLimitsOfThePage(t *testing.T) {
 		require.InDelta(t, limit.Seconds(), threshold(rules[alert]), 0, alert)
 	}
 
+	require.Contains(t, rules["RelayerFinalityStuck"].Expr, "< "+strconv.Itoa(int(fleet.LimitHead.Behind.Seconds())),
+		"a head that is as old is another alert")
 	require.InDelta(t, fleet.LowBalance, threshold(rules["RelayerBalanceLow"]), 0)
 	require.InDelta(t, fleet.LimitOutbox.Behind.Seconds(), threshold(rules["RelayerOutboxOld"]), 0,
 		"the ticket is for what the page shows as behind")

@@ -179,6 +179,8 @@ func newGauges(reg prometheus.Registerer, r *Relayer, build fleet.Build) *gauges
 	f.NewGaugeVec(prometheus.GaugeOpts{Name: "relayer_build_info", Help: "1, labelled by what was built."},
 		[]string{"version", "revision", "go"}).
 		WithLabelValues(build.Version, build.Commit, runtime.Version()).Set(1)
+	f.NewGauge(prometheus.GaugeOpts{Name: "relayer_finality_limit_seconds", Help: "FINALITY_LIMIT."}).
+		Set(r.cfg.FinalityLimit.Seconds())
 	g := &gauges{
 		r: r,
 		sessionLosses: f.NewCounter(prometheus.CounterOpts{

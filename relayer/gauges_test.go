@@ -110,6 +110,14 @@ func TestGaugesOfTheChainGoUnknown(t *testing.T) {
 	require.InDelta(t, 3, r.gauges.elections(), 0, "a counter does not go back")
 }
 
+// FINALITY_LIMIT reaches the alerts by a metric, and the page of every instance by the row of this one.
+func TestFinalityLimitIsTold(t *testing.T) {
+	r, reg := fresh(t)
+	require.Equal(t, fleet.LimitHead.Behind, r.cfg.FinalityLimit, "an instance that tells none is judged by the default")
+	require.InDelta(t, r.cfg.FinalityLimit.Seconds(), values(t, reg)["relayer_finality_limit_seconds"], 0)
+	require.Equal(t, r.cfg.FinalityLimit.String(), settings(r.cfg).Other["FINALITY_LIMIT"])
+}
+
 // The findings of the database are told with their moment, each kind from the start.
 func TestGaugesOfFindings(t *testing.T) {
 	r, reg := fresh(t)

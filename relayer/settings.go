@@ -27,7 +27,7 @@ func settings(c *config.Config) partition.Settings {
 		Other: map[string]string{
 			"PARTITION_STRATEGY": string(c.Partition.Strategy), "TOTAL_PARTITIONS": strconv.Itoa(c.Partition.Total),
 			"START_BLOCK": strconv.FormatInt(c.StartBlock, 10), "RETENTION": c.Retention.String(),
-			"ADOPT_AFTER": c.AdoptAfter.String(),
+			"ADOPT_AFTER": c.AdoptAfter.String(), "FINALITY_LIMIT": c.FinalityLimit.String(),
 		},
 		Mixed: c.AllowMixedSettings,
 	}

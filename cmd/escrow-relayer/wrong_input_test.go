@@ -90,6 +90,7 @@ var wrongValues = []struct {
 	{"FINALITY", "must be one of", []string{"soon", "Safe", "12"}},
 	{"FINALITY", "", []string{"latest"}}, // without RETRACTIONS_TOPIC_ID
 	{"CONFIRMATIONS", "", []string{"-1", "x", "1.5", "100001", "18446744073709551615", "0"}},
+	{"FINALITY_LIMIT", "", []string{"5m", "0s", "-1h", "60", "1000h"}},
 	{"POLL_INTERVAL", "", []string{"1h", "0s", "-1s", "1", "soon", "100"}},
 	{"AGREEMENT", "must be one of available, strict", []string{"none", "Strict", "2"}},
 	{"PROOF", "must be one of near, all, none", []string{"whole", "All", "2"}},

@@ -323,6 +323,8 @@ func (l *loader) durations() {
 	between(l, "RESIGN_AFTER", c.ResignAfter, 100*time.Millisecond, time.Hour, ": until then nobody else may lead")
 	between(l, "VERIFY_INTERVAL", c.VerifyInterval, time.Millisecond, 24*time.Hour,
 		": what is missing is found only then")
+	between(l, "FINALITY_LIMIT", c.FinalityLimit, 30*time.Minute, 30*24*time.Hour,
+		": a head that is 30m old is an alarm anyway, and Ethereum's finalized block is up to 19m old")
 	between(l, "DB_OUTAGE_LIMIT", c.DBOutageLimit, time.Second, 24*time.Hour, "")
 	between(l, "STOP_TIMEOUT", c.StopTimeout, time.Second, time.Hour, "")
 	between(l, "ADOPT_AFTER", c.AdoptAfter, 0, time.Hour,

@@ -55,6 +55,7 @@ type Config struct {
 
 	Finality        string        `env:"FINALITY" envDefault:"confirmations" help:"what may be processed: confirmations, safe, finalized, or latest (needs RETRACTIONS_TOPIC_ID)"`
 	Confirmations   uint64        `env:"CONFIRMATIONS" envDefault:"12" help:"blocks on top of a block before it is processed; 0 is FINALITY=latest"`
+	FinalityLimit   time.Duration `env:"FINALITY_LIMIT" envDefault:"30m" help:"how old the newest block that FINALITY allows may be, and a command, before it is a warning; a block twice as old is an alarm. Raise it for a chain that takes longer"`
 	Agreement       string        `env:"AGREEMENT" envDefault:"available" help:"while only one of several RPC endpoints is in use: available (after a minute, blocks count on its word) or strict (nothing is published until two agree)"`
 	Proof           string        `env:"PROOF" envDefault:"near" help:"which blocks are proved before they are stored: near (those that are not final, and those of the last hour that have events), all (every block that has events, also in a backfill) or none (nothing has to prove itself: for a chain that hashes otherwise than it did)"`
 	PollInterval    time.Duration `env:"POLL_INTERVAL" envDefault:"1s" help:"longest pause between two looks for a block that is due, over http"`

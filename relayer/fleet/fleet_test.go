@@ -142,6 +142,19 @@ func TestBlocksAreComparedWithTheClock(t *testing.T) {
 	require.Equal(t, map[string]fleet.Severity{fleet.StillFinality: fleet.Critical}, found())
 	ages("b", "12 seconds", "14 minutes")
 	require.Empty(t, found(), "the other one is ahead")
+	for _, id := range []string{"a", "b"} {
+		ages(id, "12 seconds", "5 hours")
+	}
+
+	require.Equal(t, map[string]fleet.Severity{fleet.StillFinality: fleet.Critical}, found())
+	limit := func(instance, text string) {
+		w.Exec(`update relayer_instances set settings = jsonb_build_object('other', jsonb_build_object('FINALITY_LIMIT', $2::text))
+			where instance_id = $1`, instance, text)
+	}
+	limit("a", "4h0m0s")
+	require.Equal(t, map[string]fleet.Severity{fleet.StillFinality: fleet.Warning}, found(), "the chain takes hours")
+	limit("b", "6h0m0s")
+	require.Empty(t, found(), "the highest limit counts")
 	ages("b", "62 minutes", "62 minutes")
 	ages("a", "61 minutes", "61 minutes")
 	require.Equal(t, map[string]fleet.Severity{fleet.StillChain: fleet.Critical}, found())

@@ -59,9 +59,9 @@ var (
 	// LimitStuckCursor is for a cursor that stands still below blocks that it could process; above
 	// the longest time between two blocks.
 	LimitStuckCursor = Limit{Behind: 5 * time.Minute, Critical: 15 * time.Minute}
-	// LimitTarget is for the age of the newest block that may be processed, by the chain's timestamps and
-	// the database's clock. Ethereum's finalized block is 13 to 19 minutes old.
-	LimitTarget = Limit{Behind: 30 * time.Minute, Critical: time.Hour}
+	// LimitHead is for the age of the newest block of the nodes, by the chain's timestamps and the database's
+	// clock.
+	LimitHead = Limit{Behind: 30 * time.Minute, Critical: time.Hour}
 	// LimitLate is for the oldest escrow that waits to be caught up.
 	LimitLate = Limit{Behind: 10 * time.Minute}
 	// LimitMixedTotals is for instances that disagree about the number of partitions; a repartition
@@ -69,15 +69,22 @@ var (
 	LimitMixedTotals = Limit{Behind: time.Hour}
 	// LimitFleetDown is for a chain without a responding instance.
 	LimitFleetDown = Limit{Behind: 30 * time.Second, Critical: 2 * time.Minute}
-	// LimitCommand is for the oldest command that has a nonce but no answer, or that waits for its
-	// first look: finality takes up to a quarter of an hour.
-	LimitCommand = Limit{Behind: 30 * time.Minute}
 	// LimitUnsigned is for the oldest command with a nonce but without a signed transaction: the
 	// commands behind it wait too.
 	LimitUnsigned = Limit{Critical: 5 * time.Minute}
 	// LimitReplies is for the age of the oldest answer that waits for Pub/Sub's acknowledgement.
 	LimitReplies = Limit{Critical: 5 * time.Minute}
 )
+
+// LimitTarget is for the age of the newest block that may be processed, by FINALITY_LIMIT: Ethereum's finalized
+// block is 13 to 19 minutes old, that of some rollups hours.
+func LimitTarget(finality time.Duration) Limit {
+	return Limit{Behind: finality, Critical: 2 * finality}
+}
+
+// LimitCommand is for the oldest command that has a nonce but no answer, or that waits for its first look, by
+// FINALITY_LIMIT: an answer waits for finality.
+func LimitCommand(finality time.Duration) Limit { return Limit{Behind: finality} }
 
 // LimitBehind is how far an instance or the factory watch may be behind, in the chain's time
 // between the last processed block and the last processable one: a hundred blocks of Ethereum,

@@ -148,7 +148,8 @@ type Limits struct {
 	Redundancy     Limit
 	StaleHeartbeat Limit // a live instance whose heartbeat has stopped
 	StuckCursor    Limit // a cursor that stands still below blocks to process
-	Target         Limit // age of the newest block that may be processed
+	Head           Limit // age of the newest block of the nodes
+	Target         bool  // the newest block that may be processed is older than FINALITY_LIMIT
 	Outbox         Limit // age of the oldest message
 	Late           Limit // age of the oldest escrow that waits to be admitted
 	MixedTotals    Limit // instances that disagree about the number of partitions, since the youngest of them started
@@ -165,7 +166,8 @@ var DefaultLimits = Limits{
 	Redundancy:     LimitRedundancy,
 	StaleHeartbeat: LimitHeartbeat,
 	StuckCursor:    LimitStuckCursor,
-	Target:         LimitTarget,
+	Head:           LimitHead,
+	Target:         true,
 	Outbox:         LimitOutbox,
 	Late:           LimitLate,
 	MixedTotals:    LimitMixedTotals,
@@ -390,15 +392,27 @@ func (f *Fleet) judgeProgress(p *problems, l Limits) {
 // target stands still.
 func (f *Fleet) judgeTarget(p *problems, l Limits) {
 	age, head := f.Chain.TargetAge, f.Chain.HeadAge
-	if l.Target.of(head) == "" {
-		p.add(StillFinality, l.Target.of(age),
-			"compare the finalized and safe blocks of the endpoints with a block explorer",
+	switch still := l.Head.of(head); {
+	case still != "":
+		p.add(StillChain, still, "compare the head of the endpoints with a block explorer",
+			"the newest block of the nodes is %s old: the chain stands still, or every endpoint does", head)
+	case l.Target:
+		p.add(StillFinality, LimitTarget(f.finalityLimit()).of(age), "compare the finalized and safe blocks of the "+
+			"endpoints with a block explorer; if the chain always takes so long, raise FINALITY_LIMIT",
 			"the newest block that FINALITY allows is %s old, the head %s: nothing newer is published", age, head)
-		return
+	}
+}
+
+// finalityLimit is the highest FINALITY_LIMIT of the live instances.
+func (f *Fleet) finalityLimit() time.Duration {
+	longest := LimitHead.Behind
+	for i := range f.alive() {
+		if d, err := time.ParseDuration(i.Settings.Other["FINALITY_LIMIT"]); err == nil {
+			longest = max(longest, d)
+		}
 	}
 
-	p.add(StillChain, l.Target.of(head), "compare the head of the endpoints with a block explorer",
-		"the newest block of the nodes is %s old: the chain stands still, or every endpoint does", head)
+	return longest
 }
 
 // processable is the newest block that an instance could have processed. With a safe or finalized

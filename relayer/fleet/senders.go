@@ -235,7 +235,7 @@ func (f *Fleet) judgeCommands(p *problems) {
 	add(UnsignedCommand, Critical, "look at the key's permission and quota, and at the owner's log",
 		"the signer does not answer", func(s *Sender) string { return aged(s.UnsignedAge, LimitUnsigned) })
 	add(OldCommand, Warning, "`escrow-relayer command list --open` and `command show` tell what each waits for",
-		"a command is not finished", func(s *Sender) string { return aged(s.OldestAge, LimitCommand) })
+		"a command is not finished", func(s *Sender) string { return aged(s.OldestAge, LimitCommand(f.finalityLimit())) })
 	add(LowBalanceOf, Warning, "send ether to the account",
 		fmt.Sprintf("the balance lasts for fewer than %d commands", LowBalance), func(s *Sender) string {
 			if !s.Low() {
