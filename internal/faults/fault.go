@@ -50,7 +50,7 @@ const (
 
 	Invented  Mode = "invented"  // Fault.Logs are added to those of their blocks, under the true hashes
 	Bits      Mode = "bits"      // the same, and their bits are in the block's bloom filter, under its true hash
-	Changed   Mode = "changed"   // the last byte of each log's data from block Fault.N on is another
+	Changed   Mode = "changed"   // the last byte of each log's data from block Fault.N on is another, in receipts too
 	Blank     Mode = "blank"     // headers from block Fault.N on have an empty bloom filter, under their true hashes
 	Fork      Mode = "fork"      // from block Fault.N on a chain made up: forged headers, each with the hash that it has
 	Receipts  Mode = "receipts"  // Fault.Logs are in the receipts of their blocks as well

@@ -250,6 +250,24 @@ func (i *Injected) withholds(block uint64, index uint) bool {
 	return true
 }
 
+// altered changes a receipt's log where Changed does, and reports whether Withheld leaves it out.
+func (i *Injected) altered(log any) (gone bool) {
+	l, _ := log.(map[string]any)
+	block, _ := hexutil.DecodeUint64(fmt.Sprint(l["blockNumber"]))
+	index, err := hexutil.DecodeUint64(fmt.Sprint(l["logIndex"]))
+	if i.Mode == Withheld {
+		return err == nil && i.withholds(block, uint(index))
+	}
+
+	if data := common.FromHex(fmt.Sprint(l["data"])); block >= i.N && len(data) > 0 {
+		data[len(data)-1] ^= 1
+		l["data"] = hexutil.Encode(data)
+		i.hits.Add(1)
+	}
+
+	return false
+}
+
 // rename puts logs into the blocks of a made-up chain.
 func (i *Injected) rename(logs []types.Log) {
 	i.mu.Lock()
@@ -323,16 +341,10 @@ func (v *view) forgeReceipts(raw json.RawMessage) (json.RawMessage, error) {
 				last["type"] = "0x5f"
 				i.hits.Add(1)
 			}
-		case Withheld:
+		case Changed, Withheld:
 			for _, r := range receipts {
 				logs, _ := r["logs"].([]any)
-				r["logs"] = slices.DeleteFunc(logs, func(l any) bool {
-					at, _ := l.(map[string]any)
-					block, _ := hexutil.DecodeUint64(fmt.Sprint(at["blockNumber"]))
-					index, err := hexutil.DecodeUint64(fmt.Sprint(at["logIndex"]))
-
-					return err == nil && i.withholds(block, uint(index))
-				})
+				r["logs"] = slices.DeleteFunc(logs, i.altered)
 			}
 		}
 	}
