@@ -18,7 +18,7 @@ build: ## the binary, in bin/
 	go build -trimpath -ldflags '-X main.version=$(VERSION) -X main.commit=$(COMMIT) -X main.date=$(DATE)' -o $(BIN) ./cmd/escrow-relayer
 
 .PHONY: demo
-demo: build $(DEMO) ## three relayers on a chain of their own: watch them lose their leader and lose no event
+demo: build $(DEMO) ## three relayers on two chains: watch them lose a leader, get a second factory, and lose no event
 	$(DEMO) $(ARGS)
 
 .PHONY: dev

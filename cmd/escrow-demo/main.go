@@ -1,6 +1,6 @@
-// Command escrow-demo runs the relayer's binary on a chain, a Postgres and a Pub/Sub server that it
-// starts: `escrow-demo` shows a fleet that loses its leader, `escrow-demo dev` keeps one relayer
-// running for developing a consumer. It is separate from the deployed binary.
+// Command escrow-demo runs the relayer's binary on chains, a Postgres and a Pub/Sub server that it
+// starts: `escrow-demo` shows a fleet on two chains that loses a leader and gets a factory,
+// `escrow-demo dev` keeps one relayer running for developing a consumer. It is separate from the deployed binary.
 package main
 
 import (
@@ -55,14 +55,16 @@ func root() *cobra.Command {
 	o := demo.Options{}
 	cmd := &cobra.Command{
 		Use:   "escrow-demo",
-		Short: "Run a fleet on a chain of its own, kill its leader, and audit what subscribers received",
-		Long: `Run a fleet on a chain, a Postgres and a Pub/Sub server of its own; needs no configuration.
+		Short: "Run a fleet on two chains of its own, kill a leader, add a factory, and audit what subscribers received",
+		Long: `Run a fleet on two chains, a Postgres and a Pub/Sub server of its own; needs no configuration.
 
-The leader is killed and comes back, later an instance is stopped gracefully, and at the end a reorganisation takes back
-blocks that were published. Then the chain is audited against what a subscriber received.
+Each relayer follows both chains, and each chain has a leader. The leader of the first one is killed. It comes back with
+a second factory of that chain in its configuration, and what that factory had deployed before is read beside the rest.
+Later the leader of the second chain is stopped gracefully, and at the end a reorganisation of the first one takes back
+blocks that were published. Then each chain is audited against what a subscriber received, factory by factory.
 
-With --commands a service also signs commands (approve, release; some of them twice) and hands them over by HTTP and
-Pub/Sub. The relayers have the key of the account that acts, an arbiter's. Its owner is killed with the leader, while
+With --commands a service also signs commands (approve, release; some of them twice) for the first chain, and hands them
+over by HTTP and Pub/Sub. The relayers have the key of the account that acts, an arbiter's. Its owner is killed with the leader, while
 transactions are under way, and another instance goes on. In the end every transaction of the account, read from the
 chain, is compared with the answers: each accepted command took effect once, none twice, and each has its answer.
 

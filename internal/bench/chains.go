@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/ethereum/go-ethereum/common"
+
 	"github.com/fusion-prime/escrow-relayer/internal/lab"
 	"github.com/fusion-prime/escrow-relayer/internal/testchain"
 	"github.com/fusion-prime/escrow-relayer/internal/testchain/contracts"
@@ -120,6 +122,7 @@ func otherChains(ctx context.Context, l *lab.Lab, n, escrows int) (others []*lab
 	}
 
 	for _, c := range append([]*lab.Lab{l}, others...) {
+		c.Factories, c.RPC = []common.Address{c.Contracts.Load}, []string{c.Chain.HTTP()}
 		if err := register(ctx, l.DB, c, nil, escrows); err != nil {
 			return nil, err
 		}
@@ -133,7 +136,7 @@ func runChains(ctx context.Context, l *lab.Lab, others []*lab.Lab, escrows int) 
 	err error) {
 	start := time.Now()
 	p, err = l.RunChains("chains", 0, 1, map[string]string{
-		"FACTORY_ADDRESS": l.Contracts.Load.Hex(), "ESCROW_ABI": contracts.NoiseMetaData.ABI, "FINALITY": "latest",
+		"ESCROW_ABI": contracts.NoiseMetaData.ABI, "FINALITY": "latest",
 		"VERIFY_INTERVAL": "30s", "HEARTBEAT_INTERVAL": "30s", "LOG_LEVEL": "warn",
 	}, others...)
 	if err != nil {

@@ -66,12 +66,12 @@ func openCommands(ctx context.Context, l *lab.Lab, seed uint64) (c *commands, er
 		return c, err
 	}
 
-	l.Env, err = l.CommandFiles(
+	l.ChainEnv, err = l.CommandFiles(
 		[]lab.Sender{{Account: c.sender, Name: "arbiter", MaxFee: maxFee, DayFees: dayFees}},
 		[]lab.Requester{{Name: "settlement", Address: c.requester.Address, Allow: []lab.Grant{
 			{Sender: c.sender.Address, Kinds: []string{"approve", "release"}, MaxFee: maxFee}}}})
 	if err == nil {
-		l.Env["COMMANDS_SUBSCRIPTION_ID"] = c.pubsub.Subscription
+		l.ChainEnv["COMMANDS_SUBSCRIPTION_ID"] = c.pubsub.Subscription
 	}
 
 	return c, err
@@ -163,9 +163,9 @@ func (c *commands) deliver(ctx context.Context, s *command.Signed, relayers func
 	for {
 		for _, p := range relayers() {
 			once, cancel := context.WithTimeout(ctx, 5*time.Second)
-			_, err := (&command.Client{URL: p.URL}).Send(once, s)
+			_, err := (&command.Client{URL: p.URL + "/chains/" + c.lab.Chain.ChainID().String()}).Send(once, s)
 			cancel()
-			if refused := (*command.RefusedError)(nil); err == nil || errors.As(err, &refused) {
+			if refused := (*command.RefusedError)(nil); err == nil || errors.As(err, &refused) && refused.Code != "" {
 				return nil
 			}
 		}

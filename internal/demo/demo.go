@@ -1,6 +1,6 @@
-// Package demo shows a fleet at work: a chain, a Postgres and a Pub/Sub server of its own, several
-// relayer processes, traffic, the loss of the leader, and at the end an audit of the chain against
-// what a subscriber received.
+// Package demo shows a fleet at work: two chains, a Postgres and a Pub/Sub server of its own, several
+// relayer processes that follow both chains, traffic, the loss of a leader, a factory that is added,
+// and at the end an audit of each chain against what a subscriber received.
 package demo
 
 import (
@@ -9,15 +9,18 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/ethereum/go-ethereum/common"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/fusion-prime/escrow-relayer/internal/lab"
 	"github.com/fusion-prime/escrow-relayer/internal/testchain"
 	"github.com/fusion-prime/escrow-relayer/internal/testpg"
+	"github.com/fusion-prime/escrow-relayer/registry"
 )
 
 // Options of a demo.
@@ -38,6 +41,7 @@ const (
 	// trafficAccounts use the contracts by themselves; then come who creates escrows for commands, the account that
 	// the relayers act through, and who deploys.
 	trafficAccounts = 9
+	accounts        = trafficAccounts + 3
 	perBlock        = 6 // actions
 	// confirmations are few, so that what happens is seen soon.
 	confirmations = 2
@@ -46,7 +50,8 @@ const (
 	monthEvery = 12 * time.Second
 	// play is how long the story takes at most; a longer demo is calm after it.
 	play = time.Minute
-	// readyTimeout is how long the relayers may take to start, auditTimeout how long the last messages may take to arrive.
+	// readyTimeout is how long the relayers may take to start, and to read the past of a factory; auditTimeout how
+	// long the last messages may take to arrive.
 	readyTimeout = 2 * time.Minute
 	auditTimeout = time.Minute
 )
@@ -63,14 +68,14 @@ var ErrInterrupted = errors.New("interrupted: nothing was audited")
 // Run runs the demo until its audit is done. Everything that it started has ended when it returns.
 func Run(ctx context.Context, o Options) (err error) {
 	s := &scene{o: o, began: time.Now(), scraped: map[*lab.Process]lab.Metrics{}}
-	fmt.Fprintf(o.Out, "starting Postgres, a chain (one block a second) and a Pub/Sub server …\n")
-	chain, err := testchain.StartSim(testchain.Options{Seed: o.Seed, Accounts: trafficAccounts + 3})
+	fmt.Fprintf(o.Out, "starting Postgres, two chains (one block a second) and a Pub/Sub server …\n")
+	sim, err := testchain.StartSim(testchain.Options{Seed: o.Seed, Accounts: accounts})
 	if err != nil {
 		return err
 	}
 
-	defer func() { err = errors.Join(err, chain.Stop()) }()
-	s.lab, err = lab.Start(ctx, lab.Options{Bin: o.Bin, Node: chain, Interval: blockTime, Seed: o.Seed,
+	defer func() { err = errors.Join(err, sim.Stop()) }()
+	s.lab, err = lab.Start(ctx, lab.Options{Bin: o.Bin, Node: sim, Seed: o.Seed,
 		Confirmations: confirmations, Postgres: testpg.Options{}})
 	if err == nil {
 		err = errors.Join(s.run(ctx), s.lab.Close())
@@ -90,7 +95,64 @@ func Run(ctx context.Context, o Options) (err error) {
 	return err
 }
 
+// openChains makes the second chain, on which the accounts, and so the factory, have the same addresses, and
+// the traffic on both.
+func (s *scene) openChains(ctx context.Context) error {
+	first := s.lab.Chain.(*testchain.Sim)
+	other, err := s.lab.Beside(ctx, testchain.Options{Seed: s.o.Seed, Accounts: accounts,
+		ChainID: first.ChainID().Uint64() + 1})
+	if err != nil {
+		return err
+	}
+
+	for i, l := range []*lab.Lab{s.lab, other} {
+		c := &chain{lab: l, sim: l.Chain.(*testchain.Sim), id: l.Chain.ChainID().Int64()}
+		s.chains = append(s.chains, c)
+		config := testchain.TrafficConfig{URL: c.sim.HTTP(), Deployment: l.Contracts,
+			Accounts: c.sim.Accounts()[:trafficAccounts], Seed: s.o.Seed + uint64(i), Open: 200}
+		if i == 0 {
+			err = c.createPast(ctx, config)
+		} else {
+			config.Deployment.Legacy = common.Address{}
+		}
+
+		if err != nil {
+			return err
+		}
+
+		c.sim.SetInterval(blockTime)
+		if c.traffic, err = testchain.NewTraffic(ctx, config); err != nil {
+			return err
+		}
+	}
+
+	return nil
+}
+
+// createPast creates escrows by the factory that is added later.
+func (c *chain) createPast(ctx context.Context, config testchain.TrafficConfig) error {
+	config.Mix = map[testchain.Action]int{testchain.CreateLegacy: 1}
+	past, err := testchain.NewTraffic(ctx, config)
+	if err != nil {
+		return err
+	}
+	defer past.Close()
+
+	return errors.Join(past.Step(ctx, perBlock), c.sim.Mine(ctx, 1))
+}
+
 func (s *scene) run(ctx context.Context) (err error) {
+	defer func() {
+		for _, c := range s.chains {
+			if c.traffic != nil {
+				c.traffic.Close()
+			}
+		}
+	}()
+	if err := s.openChains(ctx); err != nil {
+		return err
+	}
+
 	if s.o.Commands {
 		if s.commands, err = openCommands(ctx, s.lab, s.o.Seed); err != nil {
 			return err
@@ -125,119 +187,123 @@ func (s *scene) run(ctx context.Context) (err error) {
 	}
 
 	s.say("%d relayers are ready; each has the same page: %s", s.o.Instances, strings.Join(pages, " "))
-
-	sim := s.lab.Chain.(*testchain.Sim)
-	traffic, err := testchain.NewTraffic(ctx, testchain.TrafficConfig{
-		URL: sim.HTTP(), Deployment: testchain.Deployment{Block: s.lab.Contracts.Block, Factory: s.lab.Contracts.Factory,
-			Noise: s.lab.Contracts.Noise},
-		Accounts: sim.Accounts()[:trafficAccounts], Seed: s.o.Seed, Open: 200,
-	})
-	if err != nil {
-		return err
-	}
-	defer traffic.Close()
+	s.say("they follow the chains %d and %d: on both, the factory is %s", s.chains[0].id, s.chains[1].id,
+		s.lab.Contracts.Factory)
 	// What looks on outlives the traffic: the picture shows the last messages arrive.
 	watching, endWatching := context.WithCancel(context.WithoutCancel(ctx))
 	defer endWatching()
 	var view errgroup.Group
-	view.Go(func() error { return s.watch(watching, &s.leading, readLeader, "leads") })
-	view.Go(func() error { return s.cover(watching) })
-	view.Go(func() error { return s.show(watching) })
-	if s.commands != nil {
-		view.Go(func() error { return s.watch(watching, &s.owning, readOwner, "acts for the sender") })
+	for _, c := range s.chains {
+		view.Go(func() error {
+			return s.watch(watching, c, &c.leading, readLeader, fmt.Sprintf("leads chain %d", c.id))
+		})
+		view.Go(func() error { return s.cover(watching, c) })
 	}
 
-	audit, answered, err := s.perform(ctx, sim, traffic)
+	view.Go(func() error { return s.show(watching) })
+	if s.commands != nil {
+		view.Go(func() error { return s.watch(watching, s.chains[0], &s.owning, readOwner, "acts for the sender") })
+	}
+
+	answered, err := s.perform(ctx)
 	counts := s.counters(watching)
 	endWatching()
 	if err := errors.Join(err, view.Wait()); err != nil {
 		return err
 	}
 
-	return s.report(audit, answered, counts)
+	return s.report(answered, counts)
 }
 
 // perform runs traffic and faults side by side, then audits. Without commands there is no audit of them.
-func (s *scene) perform(ctx context.Context, sim *testchain.Sim, traffic *testchain.Traffic) (*lab.Audit,
-	*commandsAudit, error) {
-	run, cancel := ctx, context.CancelFunc(func() {})
-	if !s.o.Keep {
+func (s *scene) perform(ctx context.Context) (*commandsAudit, error) {
+	run, cancel, whole := ctx, context.CancelFunc(func() {}), ctx
+	if s.o.Keep {
+		whole = context.WithoutCancel(ctx) // its end is the end of the traffic; a second signal ends the process
+	} else {
 		run, cancel = context.WithTimeout(ctx, s.o.Duration)
 	}
 
 	defer cancel()
 	g, run := errgroup.WithContext(run)
-	g.Go(func() error { return s.live(run, sim, traffic) })
-	g.Go(func() error { return s.faults(run) })
+	g.Go(func() error { return s.live(run) })
+	g.Go(func() error {
+		return s.faults(run, func(by string) { g.Go(func() error { return s.readPast(whole, by) }) })
+	})
 	if s.commands != nil {
 		g.Go(func() error { return s.commands.ask(run, s.processes, s.say) })
 	}
 
-	if err := g.Wait(); err != nil {
-		return nil, nil, err
-	}
-
-	switch {
-	case s.o.Keep:
-		ctx = context.WithoutCancel(ctx) // its end was the end of the traffic; a second signal ends the process
-	case ctx.Err() != nil:
-		return nil, nil, ctx.Err()
+	if err := errors.Join(g.Wait(), whole.Err()); err != nil {
+		return nil, err
 	}
 
 	if s.commands != nil {
 		s.say("traffic ends; waiting for the answers to what was asked for")
-		if err := s.commands.settle(ctx); err != nil {
-			return nil, nil, err
+		if err := s.commands.settle(whole); err != nil {
+			return nil, err
 		}
 	}
 
-	events, err := s.auditEvents(ctx, sim)
-	if err != nil || s.commands == nil {
-		return events, nil, err
+	if err := s.auditEvents(whole); err != nil || s.commands == nil {
+		return nil, err
 	}
 
-	answered, err := s.commands.audit(ctx)
-
-	return events, answered, err
+	return s.commands.audit(whole)
 }
 
-// auditEvents lets the chain stand still, and compares it with what the subscriber received.
-func (s *scene) auditEvents(ctx context.Context, sim *testchain.Sim) (*lab.Audit, error) {
+// auditEvents lets the chains stand still, and compares each with what the subscriber received.
+func (s *scene) auditEvents(ctx context.Context) error {
 	if s.commands != nil {
-		s.say("auditing the chain against what the subscriber and the requester received")
+		s.say("auditing both chains against what the subscriber and the requester received")
 	} else {
-		s.say("traffic ends; auditing the chain against what the subscriber received")
+		s.say("traffic ends; auditing both chains against what the subscriber received")
 	}
 
-	ctx, endAudit := context.WithTimeout(ctx, auditTimeout)
-	defer endAudit()
-	// Let what was sent be mined, and be deep enough; then the chain stands still.
-	sim.SetInterval(0)
-	if err := sim.Mine(ctx, 2+confirmations); err != nil {
-		return nil, err
+	for _, c := range s.chains {
+		if err := c.auditEvents(ctx); err != nil {
+			return err
+		}
 	}
 
-	head, err := s.lab.Head(ctx)
-	if err != nil {
-		return nil, err
-	}
+	s.audited = true
 
-	audit, err := s.lab.Audit(ctx, head-confirmations)
-	s.audited = err == nil && (ctx.Err() == nil || len(audit.Missing)+len(audit.Unknown) > 0)
-
-	return audit, err
+	return nil
 }
 
-// live uses the contracts, and lets a month pass now and then, once at least. Both are done by one
-// hand: the chain's time cannot be moved while a transaction waits.
-func (s *scene) live(ctx context.Context, sim *testchain.Sim, traffic *testchain.Traffic) error {
+func (c *chain) auditEvents(ctx context.Context) error {
+	ctx, end := context.WithTimeout(ctx, auditTimeout)
+	defer end()
+	// Let what was sent be mined, and be deep enough; then the chain stands still.
+	c.sim.SetInterval(0)
+	if err := c.sim.Mine(ctx, 2+confirmations); err != nil {
+		return err
+	}
+
+	head, err := c.lab.Head(ctx)
+	if err != nil {
+		return err
+	}
+
+	c.audit, err = c.lab.Audit(ctx, head-confirmations)
+
+	return err
+}
+
+// live uses the contracts, and lets a month pass now and then, once at least. All are done by one
+// hand: a chain's time cannot be moved while a transaction waits.
+func (s *scene) live(ctx context.Context) error {
 	months, next := 0, time.Now().Add(monthEvery)
 	err := lab.Every(ctx, blockTime, func() error {
-		err := traffic.Step(ctx, perBlock)
+		var err error
+		for _, c := range s.chains {
+			err = errors.Join(err, c.traffic.Step(ctx, perBlock))
+		}
+
 		// A deadline is compared with the chain's time: with commands it stays what it is.
 		if err == nil && time.Now().After(next) && s.commands == nil {
 			next = time.Now().Add(monthEvery)
-			if err = s.passMonth(ctx, sim); err == nil {
+			if err = s.passMonth(ctx); err == nil {
 				months++
 			}
 		}
@@ -248,7 +314,7 @@ func (s *scene) live(ctx context.Context, sim *testchain.Sim, traffic *testchain
 	// A busy machine took too long for its blocks.
 	late := months == 0 && s.commands == nil && s.o.Duration > monthEvery
 	if err == nil && late && errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return s.passMonth(context.WithoutCancel(ctx), sim)
+		return s.passMonth(context.WithoutCancel(ctx))
 	}
 
 	return err
@@ -263,29 +329,32 @@ func unlessEnded(ctx context.Context, err error) error {
 	return nil
 }
 
-func (s *scene) passMonth(ctx context.Context, sim *testchain.Sim) error {
+func (s *scene) passMonth(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, auditTimeout)
 	defer cancel()
-	if err := sim.AdvanceTime(ctx, month); err != nil {
-		return err
+	for _, c := range s.chains {
+		if err := c.sim.AdvanceTime(ctx, month); err != nil {
+			return err
+		}
 	}
 
-	s.say("a month passes on the chain, so that refunds are possible")
+	s.say("a month passes on both chains, so that refunds are possible")
 
 	return nil
 }
 
-// faults is the story, in parts of its duration: the leader is killed after a third and comes back
-// half-way; who leads after two thirds is stopped gracefully and comes back too. Where there is one
-// instance only, nobody leads meanwhile. At the end a reorganisation takes back what was published.
-// With commands the one that acts on them is killed together with the leader, while transactions are
-// under way.
-func (s *scene) faults(ctx context.Context) error {
+// faults is the story, in parts of its duration: the leader of the first chain is killed after a third, and
+// comes back half-way with one factory more of that chain in its configuration, whose past is read; who leads the
+// second chain after two thirds is stopped gracefully and comes back too. Where there is one instance only, nobody
+// leads meanwhile. At the end a reorganisation of the first chain takes back what was published. With commands the
+// one that acts on them is killed together with the leader, while transactions are under way.
+func (s *scene) faults(ctx context.Context, readPast func(by string)) error {
 	d := min(s.o.Duration, play)
+	first, second := s.chains[0], s.chains[1]
 	var victims []int
-	back := func() error {
+	back := func(with string) error {
 		for _, i := range victims {
-			s.say("%s is started again", s.process(i).ID)
+			s.say("%s is started again%s", s.process(i).ID, with)
 			if err := s.start(i); err != nil {
 				return err
 			}
@@ -301,11 +370,17 @@ func (s *scene) faults(ctx context.Context) error {
 			victims = s.kill(ctx)
 			return nil
 		}},
-		{d / 2, back},
+		{d / 2, func() error {
+			added := first.lab.Contracts.Legacy
+			first.lab.Factories = append(first.lab.Factories, added)
+			defer readPast(s.process(victims[0]).ID)
+
+			return back(fmt.Sprintf(", and adds a second factory to chain %d: %s", first.id, added))
+		}},
 		{d * 2 / 3, func() error {
-			victims = []int{s.holder(ctx, readLeader)}
+			victims = []int{s.holder(ctx, second, readLeader)}
 			p := s.process(victims[0])
-			s.strike(&s.leading, "SIGTERM to the leader, "+p.ID)
+			s.strike(ctx, "SIGTERM", victims[0])
 			stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second) // the grace that Cloud Run gives
 			defer cancel()
 			begun := time.Now()
@@ -317,8 +392,8 @@ func (s *scene) faults(ctx context.Context) error {
 
 			return nil
 		}},
-		{d * 5 / 6, back},
-		{d * 11 / 12, func() error { return s.reorganise(ctx) }},
+		{d * 5 / 6, func() error { return back("") }},
+		{d * 11 / 12, func() error { return s.reorganise(ctx, first) }},
 	}
 	begun := time.Now()
 	for _, step := range steps {
@@ -338,52 +413,76 @@ func (s *scene) faults(ctx context.Context) error {
 	return nil
 }
 
+// readPast waits until the past of the factory that a relayer has added is read.
+func (s *scene) readPast(ctx context.Context, by string) error {
+	ctx, done := context.WithTimeout(ctx, readyTimeout)
+	defer done()
+	c, begun, read := s.chains[0], time.Now(), false
+	address, start := c.lab.Contracts.Legacy, c.lab.Contracts.Block
+	err := lab.Every(ctx, 50*time.Millisecond, func() error {
+		all, err := registry.Factories(ctx, c.lab.DB, c.id)
+		if err != nil {
+			return nil //nolint:nilerr // the next look is soon
+		}
+
+		if read = slices.ContainsFunc(all, func(f registry.Factory) bool { return f.Address == address && f.Until == 0 }); read {
+			done()
+		}
+
+		return nil
+	})
+	if !read {
+		return errors.Join(err, fmt.Errorf("the past of factory %s, which %s has added, is not read: %w", address, by,
+			context.Cause(ctx)))
+	}
+
+	s.added = fmt.Sprintf("%s added %s to chain %d: its past, from block %d on, was read within %s", by, address, c.id,
+		start, time.Since(begun).Round(time.Millisecond))
+	s.say("%s", s.added)
+
+	return nil
+}
+
 // depth of the reorganisation: the newest blocks of those that it takes back were not published yet.
 const depth = confirmations + 4
 
 // reorganise takes back blocks whose events were published. With commands the chain stays as it is:
 // the account that creates their escrows counts its transactions by itself.
-func (s *scene) reorganise(ctx context.Context) error {
+func (s *scene) reorganise(ctx context.Context, c *chain) error {
 	if s.commands != nil {
 		return nil
 	}
 
-	head, err := s.lab.Head(ctx)
-	if err != nil || head < s.lab.Contracts.Block+depth+1 {
+	head, err := c.lab.Head(ctx)
+	if err != nil || head < c.lab.Contracts.Block+depth+1 {
 		return unlessEnded(ctx, err)
 	}
 
-	if err := s.lab.Chain.Reorg(ctx, depth, testchain.Drop); err != nil {
+	if err := c.sim.Reorg(ctx, depth, testchain.Drop); err != nil {
 		return unlessEnded(ctx, err)
 	}
 
-	s.say("the chain takes back its last %d blocks, of which %d were published: their events are retracted",
-		depth, depth-confirmations)
+	s.say("chain %d takes back its last %d blocks, of which %d were published: their events are retracted",
+		c.id, depth, depth-confirmations)
 
 	return nil
 }
 
-// kill ends the leader, and the owner of the sender where there is one, and returns who they were.
+// kill ends the leader of the first chain, and the owner of the sender where there is one, and returns who they were.
 func (s *scene) kill(ctx context.Context) []int {
-	leader := s.holder(ctx, readLeader)
-	if s.commands == nil {
-		s.strike(&s.leading, "SIGKILL to the leader, "+s.process(leader).ID)
-		s.process(leader).Kill()
-
-		return []int{leader}
+	if s.commands != nil {
+		s.say("%d commands are under way", s.commands.awaitFlight(ctx))
 	}
 
-	under := s.commands.awaitFlight(ctx)
-	owner := s.holder(ctx, readOwner)
-	s.strike(&s.leading, "SIGKILL to the leader, "+s.process(leader).ID)
-	s.process(leader).Kill()
-	s.strike(&s.owning, fmt.Sprintf("SIGKILL to the owner of the sender, %s, with %d commands under way",
-		s.process(owner).ID, under))
-	if owner == leader {
-		return []int{leader}
+	victims := []int{s.holder(ctx, s.chains[0], readLeader)}
+	if owner := s.holder(ctx, s.chains[0], readOwner); s.commands != nil && owner != victims[0] {
+		victims = append(victims, owner)
 	}
 
-	s.process(owner).Kill()
+	for _, i := range victims {
+		s.strike(ctx, "SIGKILL", i)
+		s.process(i).Kill()
+	}
 
-	return []int{leader, owner}
+	return victims
 }

@@ -6,22 +6,21 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/fusion-prime/escrow-relayer/internal/lab"
 	"github.com/fusion-prime/escrow-relayer/internal/testpubsub"
 )
 
 // report says what came of it all.
-func (s *scene) report(a *lab.Audit, c *commandsAudit, counts map[string]int) error {
+func (s *scene) report(c *commandsAudit, counts map[string]int) error {
 	out := s.o.Out
 	s.reportMessages()
-	fmt.Fprintf(out, "\naudit     %s\n", a)
+	clean, exact := s.reportAudits()
 	s.reportGaps()
 	fmt.Fprintf(out, "fleet     %d events were read a second time, after a takeover or by the verifier, and stored once\n",
 		counts[suppressed])
 	fmt.Fprintf(out, "          %d messages of a killed instance may have been sent before, and were sent again\n",
 		counts[republished])
-	if a.Exact() && !a.Clean() {
-		fmt.Fprintln(out, "          what came twice was under way when the leader was killed: Pub/Sub had it, and the leader "+
+	if exact && !clean {
+		fmt.Fprintln(out, "          what came twice was under way when a relayer was killed: Pub/Sub had it, and the relayer "+
 			"could not note that any more.\n          Both have the same event_id: a consumer applies it once")
 	}
 
@@ -30,7 +29,7 @@ func (s *scene) report(a *lab.Audit, c *commandsAudit, counts map[string]int) er
 	}
 
 	switch {
-	case !a.Clean():
+	case !clean:
 		return ErrDirty
 	case c != nil && !c.clean():
 		return ErrCommands
@@ -52,6 +51,33 @@ next      make dev                      one relayer, a chain and Pub/Sub that st
           README.md                     install, guarantees, configuration, operation
 `
 
+// reportAudits says for each chain and factory what a subscriber received of it.
+func (s *scene) reportAudits() (clean, exact bool) {
+	clean, exact = true, true
+	fmt.Fprintln(s.o.Out)
+	for _, c := range s.chains {
+		clean, exact = clean && c.audit.Clean(), exact && c.audit.Exact()
+		for _, of := range c.audit.Each {
+			verdict := "every event once, in order"
+			switch {
+			case !of.Exact():
+				verdict = "not what the chain has"
+			case !of.Clean():
+				verdict = "every event, in order; some came twice, with the same event_id"
+			}
+
+			fmt.Fprintf(s.o.Out, "audit     chain %d, factory %s: %s\n          %s\n", c.id, of.Factory, verdict, of)
+		}
+
+		// The audit of the chain finds more than those of its factories: messages that belong to none of them.
+		if whole := len(c.audit.Unknown) + len(c.audit.Malformed); whole > 0 {
+			fmt.Fprintf(s.o.Out, "audit     chain %d: not what the chain has\n          %s\n", c.id, c.audit)
+		}
+	}
+
+	return clean, exact
+}
+
 // reportMessages prints one message of each kind.
 func (s *scene) reportMessages() {
 	show := func(what string, all []testpubsub.Message) {
@@ -66,21 +92,30 @@ func (s *scene) reportMessages() {
 	show("one retraction, on the topic of its own:", s.lab.Retracted.Messages())
 }
 
-// reportGaps says what the loss of an instance cost.
+// reportGaps says what the loss of an instance cost, and the past of a factory.
 func (s *scene) reportGaps() {
 	out := s.o.Out
-	for _, gap := range s.gaps(&s.leading) {
-		fmt.Fprintf(out, "leader    %s: nobody led for %s, then %s (epoch %d)\n", gap.cause,
-			gap.length.Round(time.Millisecond), gap.next, gap.epoch)
+	if s.added != "" {
+		fmt.Fprintf(out, "factory   %s\n", s.added)
 	}
 
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, gap := range s.slots.gaps {
-		fmt.Fprintf(out, "slots     %s: up to %d unserved for %s\n", gap.cause, gap.slots, gap.length.Round(coverEvery/2))
+	waited := false
+	for _, c := range s.chains {
+		for _, gap := range c.leading.gaps {
+			fmt.Fprintf(out, "leader    chain %d: %s: nobody led for %s, then %s (epoch %d)\n", c.id, gap.cause,
+				gap.length.Round(time.Millisecond), gap.next, gap.epoch)
+		}
+
+		for _, gap := range c.slots.gaps {
+			waited = true
+			fmt.Fprintf(out, "slots     chain %d: %s: up to %d unserved for %s\n", c.id, gap.cause, gap.slots,
+				gap.length.Round(coverEvery/2))
+		}
 	}
 
-	if len(s.slots.gaps) > 0 {
+	if waited {
 		fmt.Fprintln(out, "          the events of an escrow wait while its slot is unserved. Nobody stands by here, so that the "+
 			"others\n          wait for ADOPT_AFTER (5 s); a second instance with the same PARTITION_NUMBER takes over at once")
 	}

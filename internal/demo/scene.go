@@ -4,31 +4,45 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/fusion-prime/escrow-relayer/internal/lab"
+	"github.com/fusion-prime/escrow-relayer/internal/testchain"
 	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
 )
 
 // scene is the state of a demo.
 type scene struct {
 	o        Options
-	lab      *lab.Lab
-	commands *commands // nil: there are none
+	lab      *lab.Lab  // of the first chain; it has what the chains share
+	chains   []*chain  // that the relayers follow
+	commands *commands // on the first chain; nil: there are none
 	began    time.Time
-	audited  bool // read when everything has ended
+	audited  bool   // read when everything has ended
+	added    string // what came of the factory that was added; empty: none was. Read likewise
 
 	mu      sync.Mutex
 	procs   []*lab.Process // by partition; the last one started
 	moments []moment
-	ports   []string // by partition: a relayer that starts again is where it was
-	leading role     // of the leader
-	owning  role     // of the owner of the sender
-	slots   coverage
+	ports   []string                     // by partition: a relayer that starts again is where it was
+	owning  role                         // of the owner of the sender
 	cause   string                       // the last thing that was done to an instance
 	scraped map[*lab.Process]lab.Metrics // a dead process's counters count on
 	drawn   int                          // lines on the terminal that the next picture replaces
+}
+
+// chain is one that the relayers follow.
+type chain struct {
+	id      int64
+	lab     *lab.Lab
+	sim     *testchain.Sim
+	traffic *testchain.Traffic
+	audit   *lab.Audit // read when everything has ended
+
+	leading role     // of the leader; guarded by the scene's mu, as slots
+	slots   coverage //
 }
 
 type moment struct {
@@ -51,7 +65,8 @@ type gap struct {
 }
 
 func (s *scene) start(i int) error {
-	p, err := s.lab.Run(fmt.Sprint("relayer-", i), i, s.o.Instances, map[string]string{"PORT": s.ports[i]})
+	p, err := s.lab.RunChains(fmt.Sprint("relayer-", i), i, s.o.Instances, map[string]string{"PORT": s.ports[i]},
+		s.chains[1].lab)
 	if err != nil {
 		return err
 	}
@@ -75,17 +90,22 @@ func (s *scene) processes() []*lab.Process {
 
 func (s *scene) process(i int) *lab.Process { return s.processes()[i] }
 
-// Who was chosen last: the leader, and the owner of the sender.
+// Who was chosen last on a chain: the leader, and the owner of the sender.
 const (
-	readLeader = `select epoch, coalesce(instance_id, '') from leadership`
-	readOwner  = `select epoch, coalesce(instance_id, '') from senders`
+	readLeader = `select epoch, coalesce(instance_id, '') from leadership where chain_id = $1`
+	readOwner  = `select epoch, coalesce(instance_id, '') from senders where chain_id = $1`
 )
 
+// chosen is the instance that was chosen last; empty: nobody was.
+func (c *chain) chosen(ctx context.Context, read string) (id string, epoch int64, err error) {
+	err = c.lab.DB.QueryRow(ctx, read, c.id).Scan(&epoch, &id)
+	return id, epoch, err
+}
+
 // holder is the index of the process that was chosen last, or of the first.
-func (s *scene) holder(ctx context.Context, read string) int {
-	var epoch int64
-	var id string
-	if err := s.lab.DB.QueryRow(ctx, read).Scan(&epoch, &id); err != nil {
+func (s *scene) holder(ctx context.Context, c *chain, read string) int {
+	id, _, err := c.chosen(ctx, read)
+	if err != nil {
 		return 0
 	}
 
@@ -93,14 +113,13 @@ func (s *scene) holder(ctx context.Context, read string) int {
 }
 
 // watch notes how long it takes from a blow to the next one in a role, who does what.
-func (s *scene) watch(ctx context.Context, r *role, read, does string) error {
+func (s *scene) watch(ctx context.Context, c *chain, r *role, read, does string) error {
 	last := int64(-1)
 
 	return lab.Every(ctx, 10*time.Millisecond, func() error {
-		var epoch int64
-		var id string
-		if found := s.lab.DB.QueryRow(ctx, read).Scan(&epoch, &id) == nil; !found || epoch == last {
-			return nil // the next look is soon
+		id, epoch, err := c.chosen(ctx, read)
+		if err != nil || epoch == last {
+			return nil //nolint:nilerr // the next look is soon
 		}
 
 		if g, struck := s.parry(r, id, epoch); struck && last >= 0 {
@@ -115,12 +134,36 @@ func (s *scene) watch(ctx context.Context, r *role, read, does string) error {
 	})
 }
 
-// strike notes what is done to who has a role, from which moment on the gap counts.
-func (s *scene) strike(r *role, what string) {
-	s.say("%s", what)
+// strike says what is done to a process, and notes it for each role that the process has.
+func (s *scene) strike(ctx context.Context, signal string, i int) {
+	var roles []*role
+	var has []string
+	note := func(c *chain, r *role, read, what string) {
+		if id, _, err := c.chosen(ctx, read); err == nil && id == s.process(i).ID {
+			roles, has = append(roles, r), append(has, what)
+		}
+	}
+	for _, c := range s.chains {
+		note(c, &c.leading, readLeader, fmt.Sprintf("the leader of chain %d", c.id))
+	}
+
+	if s.commands != nil {
+		note(s.chains[0], &s.owning, readOwner, "the owner of the sender")
+	}
+
+	what := fmt.Sprintf("%s to %s", signal, s.process(i).ID)
+	s.say("%s, %s", what, strings.Join(has, " and "))
+	s.blow(what, roles...)
+}
+
+// blow notes what is done to who has some roles. From this moment on the gaps count.
+func (s *scene) blow(what string, roles ...*role) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	r.blow, s.cause = moment{time.Now(), what}, what
+	s.cause = what
+	for _, r := range roles {
+		r.blow = moment{time.Now(), what}
+	}
 }
 
 // parry ends the gap that a blow has made, if there was one.
@@ -161,18 +204,18 @@ type unserved struct {
 const coverEvery = 200 * time.Millisecond
 
 // cover notes for how long slots are unserved. An escrow's events wait for so long.
-func (s *scene) cover(ctx context.Context) error {
+func (s *scene) cover(ctx context.Context, c *chain) error {
 	return lab.Every(ctx, coverEvery, func() error {
-		f, err := fleet.Read(ctx, s.lab.DB, s.lab.Chain.ChainID().Int64())
+		f, err := fleet.Read(ctx, c.lab.DB, c.id)
 		if err != nil || f.Slots.Total == 0 {
 			return nil //nolint:nilerr // the next look is soon
 		}
 
 		s.mu.Lock()
-		gap, ended := s.slots.see(f.Slots.Unserved, time.Now(), s.cause)
+		gap, ended := c.slots.see(f.Slots.Unserved, time.Now(), s.cause)
 		s.mu.Unlock()
 		if ended {
-			s.say("every slot is served again, %s later", gap.length.Round(coverEvery/2))
+			s.say("every slot of chain %d is served again, %s later", c.id, gap.length.Round(coverEvery/2))
 		}
 
 		return nil

@@ -8,6 +8,7 @@ import (
 
 	"github.com/jedib0t/go-pretty/v6/text"
 
+	"github.com/fusion-prime/escrow-relayer/registry"
 	"github.com/fusion-prime/escrow-relayer/relayer/config"
 	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
 	"github.com/fusion-prime/escrow-relayer/relayer/message"
@@ -23,17 +24,23 @@ const (
 const lookTimeout = 3 * time.Second
 
 // lastMoments is how many of the things that happened a picture has.
-const lastMoments = 7
+const lastMoments = 6
 
 // look is what is seen of the demo at a moment.
 type look struct {
 	clock    time.Duration
 	url      string // of a status page
-	fleet    fleet.Fleet
-	head     int64          // of the chain
-	received map[string]int // messages, by type of event
+	chains   []chainLook
 	counters map[string]int
 	moments  []string
+}
+
+// chainLook is what is seen of a chain.
+type chainLook struct {
+	fleet     fleet.Fleet
+	head      int64 // of the chain
+	factories int
+	received  map[string]int // messages, by type of event
 }
 
 // say notes what happens. It is printed at once, unless there is a picture that will have it.
@@ -85,33 +92,45 @@ func (s *scene) show(ctx context.Context) error {
 	}
 }
 
-// print writes a look as a line, with the time at which it is written.
+// print writes a look as a line per chain, with the time at which it is written.
 func (s *scene) print(l *look) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	l.clock = time.Since(s.began)
-	fmt.Fprintln(s.o.Out, l.oneLine())
+	for i := range l.chains {
+		fmt.Fprintln(s.o.Out, clock(l.clock)+"  "+l.chains[i].oneLine())
+	}
 }
 
 func (s *scene) look(ctx context.Context) (*look, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookTimeout)
 	defer cancel()
-	f, err := fleet.Read(ctx, s.lab.DB, s.lab.Chain.ChainID().Int64())
-	if err != nil {
-		return nil, err
+	l := &look{clock: time.Since(s.began)}
+	for _, c := range s.chains {
+		f, err := fleet.Read(ctx, c.lab.DB, c.id)
+		if err != nil {
+			return nil, err
+		}
+
+		factories, err := registry.Factories(ctx, c.lab.DB, c.id)
+		if err != nil {
+			return nil, err
+		}
+
+		head, err := c.lab.Head(ctx)
+		if err != nil {
+			return nil, err
+		}
+
+		seen := chainLook{fleet: f, head: int64(head), factories: len(factories), received: map[string]int{}}
+		for _, m := range c.lab.Received.Messages() {
+			seen.received[m.Attributes[message.AttrEventType]]++
+		}
+
+		l.chains = append(l.chains, seen)
 	}
 
-	head, err := s.lab.Head(ctx)
-	if err != nil {
-		return nil, err
-	}
-
-	l := &look{clock: time.Since(s.began), fleet: f, head: int64(head), received: map[string]int{},
-		counters: s.counters(ctx)}
-	for _, m := range s.lab.Received.Messages() {
-		l.received[m.Attributes[message.AttrEventType]]++
-	}
-
+	l.counters = s.counters(ctx)
 	for _, p := range s.processes() {
 		if p.Running() {
 			l.url = p.URL
@@ -128,88 +147,98 @@ func (s *scene) look(ctx context.Context) (*look, error) {
 	return l, nil
 }
 
-func (l *look) leader() string {
-	if !l.fleet.Leader.Held {
+func (c *chainLook) leader() string {
+	if !c.fleet.Leader.Held {
 		return "none"
 	}
 
-	return l.fleet.Leader.Instance
+	return c.fleet.Leader.Instance
 }
 
 // lag is by how many blocks a cursor is behind what may be processed.
-func (l *look) lag(cursor int64) int64 {
+func (c *chainLook) lag(cursor int64) int64 {
 	if cursor == 0 {
 		return 0
 	}
 
-	return max(0, l.head-confirmations+1-cursor)
+	return max(0, c.head-confirmations+1-cursor)
 }
 
-func (l *look) published() (n int) {
-	for _, c := range l.received {
-		n += c
+func (c *chainLook) published() (n int) {
+	for _, count := range c.received {
+		n += count
 	}
 
 	return n
 }
 
-func (l *look) oneLine() string {
-	f := &l.fleet
+func (c *chainLook) oneLine() string {
+	f := &c.fleet
 
 	var commands strings.Builder
 	for i := range f.Senders {
 		fmt.Fprintf(&commands, "  commands under way %d waiting %d", f.Senders[i].InFlight, f.Senders[i].Waiting)
 	}
 
-	return fmt.Sprintf("%s  leader %-10s alive %d  slots %d/%d adopted %d  head %d cursor %d lag %d  escrows %d  published %d  outbox %d", clock(l.clock), l.leader(), f.Live(),
-		f.Slots.Served, f.Slots.Total, f.Slots.Adopted, l.head, f.Chain.LowestCursor, l.lag(f.Chain.LowestCursor),
-		f.Escrows.Registered(), l.published(), f.Outbox.Messages) + commands.String()
+	return fmt.Sprintf("chain %d  leader %-10s alive %d  slots %d/%d adopted %d  head %d cursor %d lag %d  factories %d  "+
+		"escrows %d  published %d  outbox %d", f.ChainID, c.leader(), f.Live(), f.Slots.Served, f.Slots.Total, f.Slots.Adopted,
+		c.head, f.Chain.LowestCursor, c.lag(f.Chain.LowestCursor), c.factories, f.Escrows.Registered(), c.published(),
+		f.Outbox.Messages) + commands.String()
 }
 
 // picture is a look in several lines.
 func (l *look) picture() (lines []string) {
 	line := func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) }
-	f := &l.fleet
-	line("%s %s   block %d   leader %s (epoch %d)", text.Bold.Sprint("escrow relayer"), clock(l.clock), l.head,
-		text.Bold.Sprint(l.leader()), f.Leader.Epoch)
-	line("  in a browser: %s", l.url)
+	line("%s %s   in a browser: %s", text.Bold.Sprint("escrow relayer"), clock(l.clock), l.url)
 	line("")
-	line("  %-12s %-8s %5s %8s %8s %7s %7s %4s", "instance", "state", "slots", "adopted", "escrows", "head",
+	line("  %-5s %-12s %-8s %5s %8s %8s %7s %7s %4s", "chain", "instance", "state", "slots", "adopted", "escrows", "head",
 		"cursor", "lag")
-	for i := range f.Instances {
-		in := &f.Instances[i]
-		state, colour := string(in.State), text.FgGreen
-		switch {
-		case !in.Alive:
-			colour = text.FgRed
-		case in.Leader:
-			state, colour = "leads", text.FgCyan
+	for i := range l.chains {
+		c := &l.chains[i]
+		for j := range c.fleet.Instances {
+			in := &c.fleet.Instances[j]
+			state, colour := string(in.State), text.FgGreen
+			switch {
+			case !in.Alive:
+				colour = text.FgRed
+			case in.Leader:
+				state, colour = "leads", text.FgCyan
+			}
+
+			line("  %-5d %s %5d %8d %8d %7d %7d %4d", c.fleet.ChainID, colour.Sprintf("%-12s %-8s", in.ID, state), in.Slots,
+				in.Adopted, in.Escrows, in.Head, in.Cursor, c.lag(in.Cursor))
+		}
+	}
+
+	line("")
+	line("  %-5s %-9s %8s %9s %8s %6s %9s %6s", "chain", "factories", "served", "unserved", "escrows", "active", "published",
+		"outbox")
+	received := map[string]int{}
+	for i := range l.chains {
+		c := &l.chains[i]
+		f := &c.fleet
+		unserved := fmt.Sprintf("%9d", f.Slots.Unserved)
+		if f.Slots.Unserved > 0 {
+			unserved = text.FgRed.Sprint(unserved)
 		}
 
-		line("  %s %5d %8d %8d %7d %7d %4d", colour.Sprintf("%-12s %-8s", in.ID, state), in.Slots, in.Adopted, in.Escrows,
-			in.Head, in.Cursor, l.lag(in.Cursor))
+		line("  %-5d %-9d %8d %s %8d %6d %9d %6d", f.ChainID, c.factories, f.Slots.Served, unserved, f.Escrows.Registered(),
+			f.Escrows.Active, c.published(), f.Outbox.Messages)
+		for name, n := range c.received {
+			received[name] += n
+		}
 	}
 
-	line("")
-	slots := fmt.Sprintf("%d of %d served, %d adopted, %d unserved", f.Slots.Served, f.Slots.Total, f.Slots.Adopted,
-		f.Slots.Unserved)
-	if f.Slots.Unserved > 0 {
-		slots = text.FgRed.Sprint(slots)
-	}
-
-	line("  slots      %s", slots)
-	line("  escrows    %d registered, %d active", f.Escrows.Registered(), f.Escrows.Active)
-	line("  published  %d, %d in the outbox, %d read twice and stored once", l.published(), f.Outbox.Messages,
-		l.counters[suppressed])
 	var types []string
 	for _, name := range config.DefaultEvents {
-		types = append(types, fmt.Sprintf("%s %d", name, l.received[name]))
+		types = append(types, fmt.Sprintf("%s %d", name, received[name]))
 	}
 
 	line("  %s", strings.Join(types, "  "))
-	for i := range f.Senders {
-		x := &f.Senders[i]
-		line("  sender     %s acts for %s: %d commands under way, %d waiting", x.Instance, x.Name, x.InFlight, x.Waiting)
+	for i := range l.chains {
+		for _, x := range l.chains[i].fleet.Senders {
+			line("  sender     %s acts for %s: %d commands under way, %d waiting", x.Instance, x.Name, x.InFlight, x.Waiting)
+		}
 	}
 
 	line("")

@@ -26,6 +26,8 @@ type Audit struct {
 	Unknown    []string // event ids that the chain does not have
 	Disordered []string // escrows whose first deliveries are not in the order of the chain
 	Malformed  []string
+	Factory    common.Address // zero: every one of the chain
+	Each       []*Audit       // by factory: a message counts for the one that it names
 }
 
 // Clean says that nothing is missing, duplicated, unknown, out of order or malformed.
@@ -33,7 +35,8 @@ func (a *Audit) Clean() bool { return a.Exact() && len(a.Duplicated) == 0 }
 
 // Exact is Clean, duplicates allowed: what a crash between acknowledgement and deletion may leave.
 func (a *Audit) Exact() bool {
-	return len(a.Missing)+len(a.Unknown)+len(a.Disordered)+len(a.Malformed) == 0
+	return len(a.Missing)+len(a.Unknown)+len(a.Disordered)+len(a.Malformed) == 0 &&
+		!slices.ContainsFunc(a.Each, func(of *Audit) bool { return !of.Exact() })
 }
 
 func (a *Audit) String() string {
@@ -48,6 +51,12 @@ func (a *Audit) String() string {
 		{"malformed", a.Malformed}} {
 		for _, x := range list.of[:min(len(list.of), 5)] {
 			fmt.Fprintf(&b, "\n  %s: %s", list.what, x)
+		}
+	}
+
+	for _, of := range a.Each {
+		if len(a.Each) > 1 || !of.Exact() {
+			fmt.Fprintf(&b, "\n  of factory %s: %s", of.Factory, of)
 		}
 	}
 
@@ -130,9 +139,22 @@ func Compare(t *testchain.Truth, received, retractions []testpubsub.Message) *Au
 	return a
 }
 
-// Truth reads the chain up to what the relayers may process.
+// eachFactory compares for each factory by itself.
+func (a *Audit) eachFactory(factories []common.Address, t *testchain.Truth, received, retractions []testpubsub.Message) {
+	for _, f := range factories {
+		others := func(m testpubsub.Message) bool {
+			return m.Attributes[message.AttrFactory] != strings.ToLower(f.Hex())
+		}
+		of := Compare(t.Of(f), slices.DeleteFunc(slices.Clone(received), others),
+			slices.DeleteFunc(slices.Clone(retractions), others))
+		of.Factory = f
+		a.Each = append(a.Each, of)
+	}
+}
+
+// Truth reads what the followed factories and their escrows did, up to what the relayers may process.
 func (l *Lab) Truth(ctx context.Context, to uint64) (*testchain.Truth, error) {
-	return testchain.ReadTruth(ctx, l.Chain.HTTP(), l.Contracts.Block, to, l.Contracts.Factory)
+	return testchain.ReadTruth(ctx, l.Chain.HTTP(), l.Contracts.Block, to, l.Factories...)
 }
 
 // Audit waits until everything up to a block has been received and everything else was retracted, or ctx ends,
@@ -146,8 +168,10 @@ func (l *Lab) Audit(ctx context.Context, to uint64) (*Audit, error) {
 	ticker := time.NewTicker(100 * time.Millisecond)
 	defer ticker.Stop()
 	for {
-		a := Compare(truth, l.Received.Messages(), l.Retracted.Messages())
+		received, retractions := l.Received.Messages(), l.Retracted.Messages()
+		a := Compare(truth, received, retractions)
 		if len(a.Missing)+len(a.Unknown) == 0 || ctx.Err() != nil {
+			a.eachFactory(l.Factories, truth, received, retractions)
 			return a, nil
 		}
 

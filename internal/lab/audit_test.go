@@ -7,12 +7,16 @@ import (
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/core/types"
 	"github.com/stretchr/testify/require"
 
 	"github.com/fusion-prime/escrow-relayer/internal/testchain"
 	"github.com/fusion-prime/escrow-relayer/internal/testpubsub"
 	"github.com/fusion-prime/escrow-relayer/relayer/message"
 )
+
+// factories of the story: each escrow has its own.
+var factories = []common.Address{{7}, {8}}
 
 // story is a chain with two escrows, and the messages that a perfect relayer publishes of it.
 func story(t *testing.T) (*testchain.Truth, []testpubsub.Message) {
@@ -24,9 +28,10 @@ func story(t *testing.T) (*testchain.Truth, []testpubsub.Message) {
 		var deployed, later []testpubsub.Message
 		for i, name := range []string{"EscrowCreated", "EscrowDeployed", "Approved", "ArbiterChanged", "EscrowReleased"} {
 			e := message.Event{Name: name, Escrow: escrow, BlockNumber: uint64(10 + i),
-				TransactionHash: common.Hash{byte(n), byte(i)}, LogIndex: uint(i)}
+				TransactionHash: common.Hash{byte(n), byte(i)}, LogIndex: uint(i), Factory: factories[n].Hex()}
 			truth.Events[escrow] = append(truth.Events[escrow],
-				testchain.Entry{ID: fmt.Sprintf("%s:%d", common.Hash(e.TransactionHash), i), Name: name, Escrow: escrow})
+				testchain.Entry{ID: fmt.Sprintf("%s:%d", common.Hash(e.TransactionHash), i), Name: name, Escrow: escrow,
+					Log: &types.Log{Address: factories[n]}})
 			switch {
 			case name == "EscrowDeployed":
 				deployed = append(deployed, published(t, e))
@@ -88,6 +93,35 @@ func TestCompare(t *testing.T) {
 			require.Equal(t, c.exact && len(c.want.Duplicated) == 0, a.Clean())
 		})
 	}
+}
+
+// A message that names another factory than its escrow's is found, though no event is missing.
+func TestEachFactoryByItself(t *testing.T) {
+	truth, messages := story(t)
+	compare := func(received []testpubsub.Message, retracted ...testpubsub.Message) *Audit {
+		a := Compare(truth, received, retracted)
+		a.eachFactory(factories, truth, received, retracted)
+		require.Len(t, a.Each, len(factories))
+
+		return a
+	}
+	a := compare(messages)
+	require.True(t, a.Clean(), a)
+	for i, of := range a.Each {
+		require.Equal(t, Audit{Factory: factories[i], Escrows: 1, Emitted: 3, Received: 3}, *of)
+		require.Contains(t, a.String(), fmt.Sprintf("of factory %s: escrows 1, emitted 3", factories[i]))
+	}
+
+	a = compare(messages, messages[4])
+	require.Zero(t, a.Each[0].Retracted)
+	require.Equal(t, 1, a.Each[1].Retracted)
+
+	messages[1] = published(t, message.Event{Name: "Approved", Escrow: truth.Escrows[0], BlockNumber: 12,
+		TransactionHash: common.Hash{0, 2}, LogIndex: 2, Factory: factories[1].Hex()})
+	a = compare(messages)
+	require.False(t, a.Exact())
+	require.Empty(t, a.Missing)
+	require.Len(t, a.Each[0].Missing, 1)
 }
 
 // published is the message of an event.

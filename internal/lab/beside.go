@@ -2,9 +2,9 @@ package lab
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -27,7 +27,7 @@ func (l *Lab) Beside(ctx context.Context, o testchain.Options) (other *Lab, err 
 	}
 
 	other.later(other.Chain.Stop)
-	if other.Contracts, err = testchain.Deploy(ctx, other.Chain); err != nil {
+	if err := other.deploy(ctx); err != nil {
 		return other, err
 	}
 
@@ -60,36 +60,25 @@ func (l *Lab) suffix() string {
 // RunChains starts a relayer process that follows the chain of l and others, which are beside it, and
 // does not wait for it to be ready. The variables of env hold for all of them.
 func (l *Lab) RunChains(id string, number, total int, env map[string]string, others ...*Lab) (*Process, error) {
-	var file strings.Builder
-	fmt.Fprintln(&file, "chains:")
+	var entries []map[string]string
 	for _, c := range append([]*Lab{l}, others...) {
-		rpc := c.RPC
-		if len(rpc) == 0 {
-			rpc = []string{c.Chain.HTTP()}
+		entry := map[string]string{}
+		for variable, value := range c.ofChain(number) {
+			entry[strings.ToLower(variable)] = value
 		}
 
-		factory := c.Contracts.Factory.Hex()
-		if f := env["FACTORY_ADDRESS"]; f != "" {
-			factory = f
-		}
+		entries = append(entries, entry)
+	}
 
-		fmt.Fprintf(&file, "  - {chain_id: %s, rpc_urls: [%s], factory_address: %q, start_block: %d, "+
-			"pubsub_topic_id: %s, retractions_topic_id: %s}\n", c.Chain.ChainID(), strings.Join(rpc, ", "), factory,
-			c.Contracts.Block, Topic+c.suffix(), Retractions+c.suffix())
+	file, err := json.Marshal(map[string]any{"chains": entries}) // JSON is YAML
+	if err != nil {
+		return nil, err
 	}
 
 	path := filepath.Join(l.Dir, id+".yaml")
-	if err := os.WriteFile(path, []byte(file.String()), 0o600); err != nil {
+	if err := os.WriteFile(path, file, 0o600); err != nil {
 		return nil, fmt.Errorf("write the configuration file: %w", err)
 	}
 
-	all := maps.Clone(env)
-	if all == nil {
-		all = map[string]string{}
-	}
-
-	maps.Copy(all, map[string]string{"CONFIG_FILE": path, "CHAIN_ID": "", "RPC_URLS": "", "FACTORY_ADDRESS": "",
-		"START_BLOCK": ""})
-
-	return l.Run(id, number, total, all)
+	return l.run(id, merge(l.common(id, number, total), l.Env, env, map[string]string{"CONFIG_FILE": path}), env["PORT"])
 }

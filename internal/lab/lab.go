@@ -16,6 +16,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/ethclient"
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -41,6 +42,7 @@ type Options struct {
 	Confirmations int               // zero means 2
 	Postgres      testpg.Options    //
 	Env           map[string]string // for every relayer, over the lab's own
+	ChainEnv      map[string]string // of this chain alone: in a file that lists several, of its entry
 	RPC           []string          // endpoints that relayers use; zero: the node's, http and ws in turn
 	DatabaseURL   string            // that relayers use, e.g. a proxy's; zero: Postgres itself
 	PubSubAddr    string            // likewise
@@ -54,6 +56,7 @@ type Lab struct {
 	DB        *pgxpool.Pool
 	Chain     testchain.Node
 	Contracts testchain.Deployment
+	Factories []common.Address // that relayers follow, once they start
 	PubSub    *testpubsub.Server
 	Received  *testpubsub.Recorder // of Topic
 	Retracted *testpubsub.Recorder // of Retractions
@@ -88,7 +91,7 @@ func Start(ctx context.Context, o Options) (l *Lab, err error) {
 		l.later(l.Chain.Stop)
 	}
 
-	if l.Contracts, err = testchain.Deploy(ctx, l.Chain); err != nil {
+	if err := l.deploy(ctx); err != nil {
 		return l, err
 	}
 
@@ -97,6 +100,13 @@ func Start(ctx context.Context, o Options) (l *Lab, err error) {
 	}
 
 	return l, l.openPubSub(ctx)
+}
+
+func (l *Lab) deploy(ctx context.Context) (err error) {
+	l.Contracts, err = testchain.Deploy(ctx, l.Chain)
+	l.Factories = []common.Address{l.Contracts.Factory}
+
+	return err
 }
 
 func (l *Lab) openDatabase(ctx context.Context) (err error) {
@@ -182,6 +192,24 @@ func (l *Lab) last() (f func() error) {
 
 // Environ is the environment of a relayer, without anything of this process's own but PATH and HOME.
 func (l *Lab) Environ(id string, number, total int, env map[string]string) []string {
+	return merge(l.common(id, number, total), l.ofChain(number), l.Env, env)
+}
+
+// common are the variables that hold for every chain of a relayer.
+func (l *Lab) common(id string, number, total int) map[string]string {
+	return map[string]string{
+		"PATH": os.Getenv("PATH"), "HOME": os.Getenv("HOME"), "PUBSUB_PROJECT_ID": Project,
+		"PUBSUB_EMULATOR_HOST": cmp.Or(l.PubSubAddr, l.PubSub.Addr()),
+		"DATABASE_URL":         cmp.Or(l.DatabaseURL, l.URL), "INSTANCE_ID": id,
+		"PARTITION_NUMBER": strconv.Itoa(number), "TOTAL_PARTITIONS": strconv.Itoa(total),
+		"CONFIRMATIONS": strconv.Itoa(l.Confirmations),
+		"HTTP_HOST":     "127.0.0.1",
+		"LOG_FORMAT":    "json", "HEARTBEAT_INTERVAL": "2s", "VERIFY_INTERVAL": "1s",
+	}
+}
+
+// ofChain are the variables that each chain of a relayer has for itself.
+func (l *Lab) ofChain(number int) map[string]string {
 	rpc := l.RPC
 	if len(rpc) == 0 {
 		rpc = []string{l.Chain.HTTP()}
@@ -190,23 +218,28 @@ func (l *Lab) Environ(id string, number, total int, env map[string]string) []str
 		}
 	}
 
-	all := map[string]string{
-		"PATH": os.Getenv("PATH"), "HOME": os.Getenv("HOME"), "CHAIN_ID": l.Chain.ChainID().String(),
-		"RPC_URLS": strings.Join(rpc, ","), "FACTORY_ADDRESS": l.Contracts.Factory.Hex(),
-		"START_BLOCK": strconv.FormatUint(l.Contracts.Block, 10), "PUBSUB_PROJECT_ID": Project, "PUBSUB_TOPIC_ID": Topic,
-		"RETRACTIONS_TOPIC_ID": Retractions,
-		"PUBSUB_EMULATOR_HOST": cmp.Or(l.PubSubAddr, l.PubSub.Addr()),
-		"DATABASE_URL":         cmp.Or(l.DatabaseURL, l.URL), "INSTANCE_ID": id,
-		"PARTITION_NUMBER": strconv.Itoa(number), "TOTAL_PARTITIONS": strconv.Itoa(total),
-		"CONFIRMATIONS": strconv.Itoa(l.Confirmations),
-		"HTTP_HOST":     "127.0.0.1",
-		"LOG_FORMAT":    "json", "HEARTBEAT_INTERVAL": "2s", "VERIFY_INTERVAL": "1s",
+	var factories []string
+	for _, f := range l.Factories {
+		factories = append(factories, f.Hex())
 	}
-	for _, m := range []map[string]string{l.Env, env} {
+
+	own := map[string]string{
+		"CHAIN_ID": l.Chain.ChainID().String(), "RPC_URLS": strings.Join(rpc, ","),
+		"FACTORY_ADDRESS": strings.Join(factories, ","), "START_BLOCK": strconv.FormatUint(l.Contracts.Block, 10),
+		"PUBSUB_TOPIC_ID": Topic + l.suffix(), "RETRACTIONS_TOPIC_ID": Retractions + l.suffix(),
+	}
+	maps.Copy(own, l.ChainEnv)
+
+	return own
+}
+
+// merge makes an environment of variables; later ones win.
+func merge(each ...map[string]string) (list []string) {
+	all := map[string]string{}
+	for _, m := range each {
 		maps.Copy(all, m)
 	}
 
-	var list []string
 	for k, v := range all {
 		list = append(list, k+"="+v)
 	}
@@ -216,7 +249,11 @@ func (l *Lab) Environ(id string, number, total int, env map[string]string) []str
 
 // Run starts a relayer process, at the PORT of env or a free one, and does not wait for it to be ready.
 func (l *Lab) Run(id string, number, total int, env map[string]string) (*Process, error) {
-	environ, port := l.Environ(id, number, total, env), env["PORT"]
+	return l.run(id, l.Environ(id, number, total, env), env["PORT"])
+}
+
+// run starts a relayer process at a port; empty: one that is free.
+func (l *Lab) run(id string, environ []string, port string) (*Process, error) {
 	if port == "" {
 		free, err := testchain.FreePort()
 		if err != nil {

@@ -58,6 +58,20 @@ type Truth struct {
 	Events map[common.Address][]Entry
 }
 
+// Of is what happened to the escrows that one factory announced.
+func (t *Truth) Of(factory common.Address) *Truth {
+	of := &Truth{To: t.To, Hash: t.Hash, Events: map[common.Address][]Entry{}}
+	for _, escrow := range t.Escrows {
+		if slices.ContainsFunc(t.Events[escrow], func(e Entry) bool {
+			return e.Name == "EscrowDeployed" && e.Log.Address == factory
+		}) {
+			of.Escrows, of.Events[escrow] = append(of.Escrows, escrow), t.Events[escrow]
+		}
+	}
+
+	return of
+}
+
 // IDs returns the ids of an escrow's events that have one of the names (none given: any), in the order of the chain.
 func (t *Truth) IDs(escrow common.Address, names ...string) []string {
 	var ids []string
