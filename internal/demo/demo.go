@@ -161,6 +161,38 @@ func (s *scene) run(ctx context.Context) (err error) {
 		defer s.commands.payer.Close()
 	}
 
+	if err := s.startAll(ctx); err != nil {
+		return err
+	}
+
+	// What looks on outlives the traffic: the picture shows the last messages arrive.
+	watching, endWatching := context.WithCancel(context.WithoutCancel(ctx))
+	defer endWatching()
+	var view errgroup.Group
+	for _, c := range s.chains {
+		view.Go(func() error {
+			return s.watch(watching, c, &c.leading, readLeader, fmt.Sprintf("leads chain %d", c.id))
+		})
+		view.Go(func() error { return s.cover(watching, c) })
+	}
+
+	view.Go(func() error { return s.show(watching) })
+	if s.commands != nil {
+		view.Go(func() error { return s.watch(watching, s.chains[0], &s.owning, readOwner, "acts for the sender") })
+	}
+
+	answered, err := s.perform(ctx)
+	counts := s.counters(watching)
+	endWatching()
+	if err := errors.Join(err, view.Wait()); err != nil {
+		return err
+	}
+
+	return s.report(answered, counts)
+}
+
+// startAll starts the relayers and waits until they are ready.
+func (s *scene) startAll(ctx context.Context) error {
 	for i := range s.o.Instances {
 		port, err := testchain.FreePort()
 		if err != nil {
@@ -189,30 +221,8 @@ func (s *scene) run(ctx context.Context) (err error) {
 	s.say("%d relayers are ready; each has the same page: %s", s.o.Instances, strings.Join(pages, " "))
 	s.say("they follow the chains %d and %d: on both, the factory is %s", s.chains[0].id, s.chains[1].id,
 		s.lab.Contracts.Factory)
-	// What looks on outlives the traffic: the picture shows the last messages arrive.
-	watching, endWatching := context.WithCancel(context.WithoutCancel(ctx))
-	defer endWatching()
-	var view errgroup.Group
-	for _, c := range s.chains {
-		view.Go(func() error {
-			return s.watch(watching, c, &c.leading, readLeader, fmt.Sprintf("leads chain %d", c.id))
-		})
-		view.Go(func() error { return s.cover(watching, c) })
-	}
 
-	view.Go(func() error { return s.show(watching) })
-	if s.commands != nil {
-		view.Go(func() error { return s.watch(watching, s.chains[0], &s.owning, readOwner, "acts for the sender") })
-	}
-
-	answered, err := s.perform(ctx)
-	counts := s.counters(watching)
-	endWatching()
-	if err := errors.Join(err, view.Wait()); err != nil {
-		return err
-	}
-
-	return s.report(answered, counts)
+	return nil
 }
 
 // perform runs traffic and faults side by side, then audits. Without commands there is no audit of them.
