@@ -435,7 +435,8 @@ func (s *scene) readPast(ctx context.Context, by string) error {
 			return nil //nolint:nilerr // the next look is soon
 		}
 
-		if read = slices.ContainsFunc(all, func(f registry.Factory) bool { return f.Address == address && f.Until == 0 }); read {
+		read = slices.ContainsFunc(all, func(f registry.Factory) bool { return f.Address == address && f.Until == 0 })
+		if read {
 			done()
 		}
 

@@ -180,10 +180,10 @@ func (c *chainLook) oneLine() string {
 		fmt.Fprintf(&commands, "  commands under way %d waiting %d", f.Senders[i].InFlight, f.Senders[i].Waiting)
 	}
 
-	return fmt.Sprintf("chain %d  leader %-10s alive %d  slots %d/%d adopted %d  head %d cursor %d lag %d  factories %d  "+
-		"escrows %d  published %d  outbox %d", f.ChainID, c.leader(), f.Live(), f.Slots.Served, f.Slots.Total, f.Slots.Adopted,
-		c.head, f.Chain.LowestCursor, c.lag(f.Chain.LowestCursor), c.factories, f.Escrows.Registered(), c.published(),
-		f.Outbox.Messages) + commands.String()
+	return fmt.Sprintf("chain %d  leader %-10s alive %d  slots %d/%d adopted %d  head %d cursor %d lag %d  "+
+		"factories %d  escrows %d  published %d  outbox %d", f.ChainID, c.leader(), f.Live(), f.Slots.Served, f.Slots.Total,
+		f.Slots.Adopted, c.head, f.Chain.LowestCursor, c.lag(f.Chain.LowestCursor), c.factories, f.Escrows.Registered(),
+		c.published(), f.Outbox.Messages) + commands.String()
 }
 
 // picture is a look in several lines.
@@ -191,8 +191,8 @@ func (l *look) picture() (lines []string) {
 	line := func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) }
 	line("%s %s   in a browser: %s", text.Bold.Sprint("escrow relayer"), clock(l.clock), l.url)
 	line("")
-	line("  %-5s %-12s %-8s %5s %8s %8s %7s %7s %4s", "chain", "instance", "state", "slots", "adopted", "escrows", "head",
-		"cursor", "lag")
+	line("  %-5s %-12s %-8s %5s %8s %8s %7s %7s %4s", "chain", "instance", "state", "slots", "adopted", "escrows",
+		"head", "cursor", "lag")
 	for i := range l.chains {
 		c := &l.chains[i]
 		for j := range c.fleet.Instances {

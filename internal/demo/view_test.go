@@ -41,11 +41,13 @@ func example() *look {
 		}, {
 			head: 29, factories: 1, received: map[string]int{"EscrowDeployed": 3, "EscrowRefunded": 1},
 			fleet: fleet.Fleet{
-				ChainID:   1338,
-				Instances: []fleet.Instance{{ID: "relayer-0", State: fleet.Serving, Alive: true, Slots: 2520, Escrows: 3, Cursor: 28, Head: 29}},
-				Slots:     fleet.Slots{Total: 2520, Served: 2520},
-				Chain:     fleet.Chain{LowestCursor: 28},
-				Escrows:   fleet.Escrows{Active: 2, Refunded: 1},
+				ChainID: 1338,
+				Instances: []fleet.Instance{
+					{ID: "relayer-0", State: fleet.Serving, Alive: true, Slots: 2520, Escrows: 3, Cursor: 28, Head: 29},
+				},
+				Slots:   fleet.Slots{Total: 2520, Served: 2520},
+				Chain:   fleet.Chain{LowestCursor: 28},
+				Escrows: fleet.Escrows{Active: 2, Refunded: 1},
 			},
 		}},
 	}
@@ -54,7 +56,8 @@ func example() *look {
 func TestPicture(t *testing.T) {
 	const golden = "testdata/picture.txt"
 	l := example()
-	got := text.StripEscape(strings.Join(append(l.picture(), "", l.chains[0].oneLine(), l.chains[1].oneLine()), "\n") + "\n")
+	lines := append(l.picture(), "", l.chains[0].oneLine(), l.chains[1].oneLine())
+	got := text.StripEscape(strings.Join(lines, "\n") + "\n")
 	if *update {
 		require.NoError(t, os.WriteFile(golden, []byte(got), 0o644))
 	}

@@ -140,7 +140,8 @@ func Compare(t *testchain.Truth, received, retractions []testpubsub.Message) *Au
 }
 
 // eachFactory compares for each factory by itself.
-func (a *Audit) eachFactory(factories []common.Address, t *testchain.Truth, received, retractions []testpubsub.Message) {
+func (a *Audit) eachFactory(factories []common.Address, t *testchain.Truth,
+	received, retractions []testpubsub.Message) {
 	for _, f := range factories {
 		others := func(m testpubsub.Message) bool {
 			return m.Attributes[message.AttrFactory] != strings.ToLower(f.Hex())

@@ -15,8 +15,8 @@ import (
 
 // Client sends commands to a relayer over HTTP. Its methods may be called concurrently.
 type Client struct {
-	// URL of the relayer, without /commands; with /chains/ID if it is PORT of one that follows several. Where it asks for a token (HTTP_TOKEN_FILE), as the password
-	// of any user: https://any:TOKEN@host.
+	// URL of the relayer, without /commands; with /chains/ID if it is PORT of one that follows several. Where it
+	// asks for a token (HTTP_TOKEN_FILE), as the password of any user: https://any:TOKEN@host.
 	URL  string
 	HTTP *http.Client // nil: http.DefaultClient. Give each request a deadline by its context
 }
