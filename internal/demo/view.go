@@ -211,8 +211,8 @@ func (l *look) picture() (lines []string) {
 	}
 
 	line("")
-	line("  %-5s %-9s %8s %9s %8s %6s %9s %6s", "chain", "factories", "served", "unserved", "escrows", "active", "published",
-		"outbox")
+	line("  %-5s %-9s %8s %9s %8s %6s %9s %6s", "chain", "factories", "served", "unserved", "escrows", "active",
+		"published", "outbox")
 	received := map[string]int{}
 	for i := range l.chains {
 		c := &l.chains[i]
