@@ -1,15 +1,21 @@
 package deploy
 
 import (
+	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/crypto"
 	"github.com/stretchr/testify/require"
 
 	"github.com/fusion-prime/escrow-relayer/internal/testchain/contracts"
+	"github.com/fusion-prime/escrow-relayer/relayer/config"
 )
 
 // composeFile has the fields that compose.yaml uses, as the Compose specification names them; any other is a mistake.
@@ -17,6 +23,8 @@ type composeFile struct {
 	Name        string            `yaml:"name"`
 	Relayer     composeService    `yaml:"x-relayer"`
 	Environment map[string]string `yaml:"x-environment"`
+	First       map[string]string `yaml:"x-first"`
+	Second      map[string]string `yaml:"x-second"`
 	Services    map[string]composeService
 	Volumes     map[string]struct{}
 }
@@ -76,11 +84,32 @@ func TestCompose(t *testing.T) {
 	}
 
 	for i, name := range []string{"relayer-0", "relayer-1", "relayer-2"} {
-		env := f.Services[name].Environment
+		env := maps.Clone(f.Services[name].Environment)
 		require.Equal(t, name, env["INSTANCE_ID"])
-		require.Equal(t, string(rune('0'+i)), env["PARTITION_NUMBER"])
-		require.Equal(t, "3", env["TOTAL_PARTITIONS"])
 		require.True(t, f.Services[name].ReadOnly)
+		require.Equal(t, []string{"./chains.yaml:" + env["CONFIG_FILE"] + ":ro"}, f.Services[name].Volumes)
+		env["CONFIG_FILE"] = "compose/chains.yaml"
+		all, err := config.Chains(env, config.Load)
+		require.NoError(t, err)
+		require.Len(t, all, 2)
+		for j, nodes := range []string{"node", "second-node"} {
+			c, used := all[j], []map[string]string{f.First, f.Second}[j]
+			require.Equal(t, strconv.Itoa(i), c.Number)
+			require.Equal(t, 3, c.Total)
+			require.Empty(t, c.Warnings)
+			require.Contains(t, f.Services[nodes].Entrypoint, fmt.Sprint(c.ChainID))
+			require.Equal(t, "http://"+nodes+":8545", used["ETH_RPC_URL"])
+			require.Contains(t, c.RPCURLs, used["ETH_RPC_URL"])
+			var deployed []string
+			for k, factory := range c.Factories {
+				// contracts.sh deploys from anvil's first account, in this order, on a fresh chain
+				address := crypto.CreateAddress(common.HexToAddress("0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266"), uint64(k))
+				require.Equal(t, address, factory.Address)
+				deployed = append(deployed, address.Hex())
+			}
+
+			require.Equal(t, strings.Join(deployed, " "), used["FACTORIES"])
+		}
 	}
 
 	scrape, err := os.ReadFile("compose/prometheus.yml")
@@ -92,8 +121,9 @@ func TestCompose(t *testing.T) {
 	require.NotContains(t, string(scrape), "chain_id", "the relayer says it itself")
 	alerts, err := os.ReadFile("prometheus/alerts.yaml")
 	require.NoError(t, err)
-	require.Contains(t, string(alerts), `chain_id="`+f.Environment["CHAIN_ID"]+`"`,
-		"the alerts are for the chain of compose")
+	for _, chain := range []string{"31337", "31338"} {
+		require.Contains(t, string(alerts), `chain_id="`+chain+`"`, "the alerts are for the chains of compose")
+	}
 }
 
 // The factory that compose deploys is the one that the tests use.

@@ -50,6 +50,7 @@ type kustomization struct {
 		Name     string
 		Behavior string
 		Literals []string
+		Files    []string
 	} `yaml:"configMapGenerator"`
 	Patches []struct {
 		Target map[string]string
@@ -61,7 +62,7 @@ type kustomization struct {
 func TestKubernetesFiles(t *testing.T) {
 	t.Parallel()
 	require.NoError(t, filepath.WalkDir("kubernetes", func(name string, entry os.DirEntry, err error) error {
-		if err != nil || entry.IsDir() {
+		if err != nil || entry.IsDir() || entry.Name() == "chains.yaml" { // which is the relayer's
 			return err
 		}
 
@@ -96,6 +97,12 @@ func TestKubernetesFiles(t *testing.T) {
 			_, err := os.Stat(filepath.Join(filepath.Dir(name), r))
 			require.NoError(t, err, name)
 			listed[r] = true
+		}
+
+		for _, g := range k.ConfigMapGenerator {
+			for _, f := range g.Files {
+				listed[f] = true
+			}
 		}
 
 		for _, s := range siblings {
@@ -165,6 +172,42 @@ func TestKubernetesOverlays(t *testing.T) {
 	security := container["securityContext"].(map[string]any)
 	require.Equal(t, true, security["readOnlyRootFilesystem"])
 	require.Equal(t, false, security["allowPrivilegeEscalation"])
+}
+
+// The pods with several chains have the file that CONFIG_FILE names, and nothing besides: the relayer accepts it with
+// the variables of the secret.
+func TestKubernetesChains(t *testing.T) {
+	t.Parallel()
+	const dir = "kubernetes/overlays/chains/"
+	var k kustomization
+	strictYAML(t, dir+"kustomization.yaml", &k)
+	env := map[string]string{"INSTANCE_ID": "escrow-relayer-0", "PARTITION_NUMBER": "0",
+		"DATABASE_URL": "postgresql://u:p@db/relayer", "SEPOLIA_RPC_URLS": "https://node.example/a,wss://node.example/b",
+		"BASE_RPC_URLS": "https://node.example/c,https://other.example/d"}
+	require.Equal(t, "replace", k.ConfigMapGenerator[0].Behavior, "variables of one chain hide what the file says")
+	for _, l := range k.ConfigMapGenerator[0].Literals {
+		name, value, _ := strings.Cut(l, "=")
+		require.Contains(t, configuration(), name)
+		env[name] = value
+	}
+
+	file := k.ConfigMapGenerator[1]
+	patch := decoded(t, []byte(k.Patches[0].Patch))
+	pod := patch["spec"].(map[string]any)["template"].(map[string]any)["spec"].(map[string]any)
+	volume := pod["volumes"].([]any)[0].(map[string]any)
+	mount := pod["containers"].([]any)[0].(map[string]any)["volumeMounts"].([]any)[0].(map[string]any)
+	require.Equal(t, map[string]any{"name": file.Name}, volume["configMap"])
+	require.Equal(t, volume["name"], mount["name"])
+	require.Equal(t, env["CONFIG_FILE"], filepath.Join(mount["mountPath"].(string), file.Files[0]))
+	env["CONFIG_FILE"] = dir + file.Files[0]
+	all, err := config.Chains(env, config.Load)
+	require.NoError(t, err)
+	require.Len(t, all, 2)
+	require.Len(t, all[0].Factories, 2)
+	for _, c := range all {
+		require.Empty(t, c.Warnings)
+		require.Len(t, c.RPCURLs, 2)
+	}
 }
 
 // The pods with keys are those of the StatefulSet, and have an account, the keys and the way in besides.

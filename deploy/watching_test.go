@@ -327,7 +327,7 @@ func TestServiceLevelsUseDocumentedMetrics(t *testing.T) {
 func TestAlertFilesAreWhatTheTemplateSays(t *testing.T) {
 	t.Parallel()
 	for name, fleets := range map[string][]Fleet{
-		"prometheus/alerts.yaml": {{Chain: 31337}}, "testdata/alerts.yaml": testedChains,
+		"prometheus/alerts.yaml": {{Chain: 31337}, {Chain: 31338}}, "testdata/alerts.yaml": testedChains,
 	} {
 		text, err := Alerts(fleets...)
 		require.NoError(t, err)
@@ -335,7 +335,7 @@ func TestAlertFilesAreWhatTheTemplateSays(t *testing.T) {
 	}
 
 	for name, chain := range map[string]int64{
-		"components/prometheus-operator": 11155111, "overlays/second-chain": 8453,
+		"components/prometheus-operator": 11155111, "overlays/chains": 8453,
 	} {
 		rule, err := PrometheusRule(Fleet{Chain: chain})
 		require.NoError(t, err)
