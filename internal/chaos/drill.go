@@ -62,19 +62,26 @@ func (r *run) grow(ctx context.Context, f Fault) error {
 		enough += uint64(f.N + r.plan.Confirmations)
 	}
 
-	for head < enough {
-		if !pause(ctx, r.plan.BlockTime) {
-			return ctx.Err()
-		}
-
-		if head, err = r.lab.Head(ctx); err != nil {
-			return err
-		}
+	if _, err = r.reach(ctx, enough); err != nil {
+		return err
 	}
 
 	_, err = r.recover(ctx)
 
 	return err
+}
+
+// reach waits until the chain has a block, and returns the newest one.
+func (r *run) reach(ctx context.Context, block uint64) (head uint64, err error) {
+	for {
+		if head, err = r.lab.Head(ctx); err != nil || head >= block {
+			return head, err
+		}
+
+		if !pause(ctx, r.plan.BlockTime) {
+			return head, ctx.Err()
+		}
+	}
 }
 
 // recoveryLimit is far beyond what any fault of a drill takes on a busy machine: a fleet that needs longer

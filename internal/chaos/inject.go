@@ -396,13 +396,14 @@ func (r *run) nodeFault(ctx context.Context, f Fault, mode faults.Mode) (faults.
 		if fault.N, fault.Branch, err = r.branch(ctx, f.N); err != nil {
 			return fault, err
 		}
-	case NodeStands:
-		head, err := r.lab.Head(ctx)
+	case NodeStands: // above the genesis block, which has no time that would tell its age
+		confirmations := uint64(r.plan.Confirmations)
+		head, err := r.reach(ctx, confirmations+1)
 		if err != nil {
 			return fault, err
 		}
 
-		fault.N = head - min(head, uint64(r.plan.Confirmations))
+		fault.N = head - confirmations
 	case NodeForgets:
 		head, err := r.lab.Head(ctx)
 		if err != nil {
