@@ -28,6 +28,8 @@ func TestAddFactoryRunbook(t *testing.T) {
 	w.blocks(4)
 
 	both := fmt.Sprintf("%s@%d,%s@%d", w.Contracts.Factory, w.Contracts.Block, w.Contracts.Load, w.Contracts.Block)
+	code, _ := w.operator(map[string]string{"FACTORY_ADDRESS": both}, "doctor")
+	require.Zero(t, code)
 	w.roll(map[string]string{"FACTORY_ADDRESS": both})
 	escrows, err := load.Clone(t.Context(), 2)
 	require.NoError(t, err)

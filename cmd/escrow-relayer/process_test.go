@@ -6,15 +6,18 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
 
 	"github.com/fusion-prime/escrow-relayer/internal/faults"
 	"github.com/fusion-prime/escrow-relayer/internal/lab"
 	"github.com/fusion-prime/escrow-relayer/internal/testchain"
+	"github.com/fusion-prime/escrow-relayer/internal/testpubsub"
 )
 
 // other is the id of the second chain; the first one has that of a lab.
@@ -214,4 +217,87 @@ func TestTheLeaderOfOneChainIsLost(t *testing.T) {
 	w.two.blocks(3)
 	w.one.audit(true)
 	w.two.audit(true)
+}
+
+// deploy/runbooks/new-chain.md, in the processes that are there: a chain is added by a rolling restart with another
+// file, and taken out; first while its messages wait, which doctor tells.
+func TestNewChainInTheProcessesRunbook(t *testing.T) {
+	t.Parallel()
+	w := newTwins(t)
+	id := w.two.Chain.ChainID().String()
+	file, err := w.one.WriteChains("operator", 0, w.two.Lab)
+	require.NoError(t, err)
+	operator := func(args ...string) (int, string) {
+		code, out := call(t, w.one.EnvironChains("operator", 0, 2, nil, ""), append(args, "--config", file)...)
+		t.Logf("escrow-relayer %s: exit code %d\n%s", strings.Join(args, " "), code, out)
+
+		return code, out
+	}
+	roll := func(between func(), others ...*lab.Lab) {
+		for i, name := range []string{"r0", "r1"} {
+			if w.one.fleet[name] != nil {
+				w.one.stop(name)
+			}
+
+			w.one.blocks(1)
+			p, err := w.one.RunChains(name, i, 2, nil, others...)
+			require.NoError(t, err)
+			w.one.fleet[name] = p
+			w.one.ready(name)
+			between()
+		}
+	}
+	waiting := func() int { return w.one.count(`select count(*) from outbox where chain_id = ` + id) }
+	roll(func() {})
+	w.one.blocks(2)
+	w.two.blocks(3) // before anybody follows it
+
+	// 2. Test it. 3. The instances one after the other.
+	code, _ := operator("config", "check")
+	require.Zero(t, code)
+	code, _ = operator("doctor", "--chain", id)
+	require.Zero(t, code)
+	roll(func() {
+		for _, chain := range []string{id, w.one.Chain.ChainID().String()} {
+			code, _ := operator("plan", "wait", "--chain", chain, "--timeout", "1m")
+			require.Zero(t, code, "the first instance serves all of the new chain")
+		}
+	}, w.two.Lab)
+
+	// 4. The alerts of each chain. 6. The audit.
+	code, out := call(t, nil, "plan", "alerts", "--chain-id", "1337", "--chain-id", id)
+	require.Zero(t, code)
+	require.Contains(t, out, `chain_id="`+id+`"`)
+	w.two.blocks(2)
+	w.two.audit(false)
+	require.Eventually(t, func() bool {
+		code, _ := operator("audit", "--chain", id, "--from", strconv.FormatUint(w.two.Contracts.Block, 10))
+		return code == 0
+	}, time.Minute, 100*time.Millisecond)
+
+	// Taken out too early: Pub/Sub takes nothing of it.
+	away := w.one.PubSub.Inject(testpubsub.Fault{Topic: testpubsub.TopicName(lab.Project, lab.Topic+"-"+id),
+		Code: codes.Unavailable})
+	w.two.blocks(2)
+	require.NoError(t, w.two.Chain.Mine(t.Context(), w.two.Confirmations))
+	require.Eventually(t, func() bool { return waiting() > 0 }, time.Minute, 20*time.Millisecond)
+	_, out = operator("status", "--chain", id)
+	require.Regexp(t, `outbox +[1-9]`, out)
+	roll(func() {})
+	require.Positive(t, waiting())
+	file, err = w.one.WriteChains("operator", 0)
+	require.NoError(t, err)
+	code, out = operator("doctor")
+	require.Equal(t, 1, code)
+	require.Contains(t, out, "messages of chain "+id+" wait")
+
+	// The remedy: an instance with it again, until nothing waits.
+	away.Remove()
+	roll(func() {}, w.two.Lab)
+	w.two.audit(true)
+	require.Eventually(t, func() bool { return waiting() == 0 }, time.Minute, 20*time.Millisecond)
+	roll(func() {})
+	code, _ = operator("doctor")
+	require.Zero(t, code)
+	w.one.audit(false)
 }

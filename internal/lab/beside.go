@@ -60,6 +60,21 @@ func (l *Lab) suffix() string {
 // RunChains starts a relayer process that follows the chain of l and others, which are beside it, and
 // does not wait for it to be ready. The variables of env hold for all of them.
 func (l *Lab) RunChains(id string, number, total int, env map[string]string, others ...*Lab) (*Process, error) {
+	path, err := l.WriteChains(id, number, others...)
+	if err != nil {
+		return nil, err
+	}
+
+	return l.run(id, l.EnvironChains(id, number, total, env, path), env["PORT"])
+}
+
+// EnvironChains is Environ for a relayer, or an operator, whose chains are in a file.
+func (l *Lab) EnvironChains(id string, number, total int, env map[string]string, path string) []string {
+	return merge(l.common(id, number, total), l.Env, env, map[string]string{"CONFIG_FILE": path})
+}
+
+// WriteChains writes the configuration file of an instance into Dir.
+func (l *Lab) WriteChains(id string, number int, others ...*Lab) (path string, err error) {
 	var entries []map[string]string
 	for _, c := range append([]*Lab{l}, others...) {
 		entry := map[string]string{}
@@ -72,13 +87,13 @@ func (l *Lab) RunChains(id string, number, total int, env map[string]string, oth
 
 	file, err := json.Marshal(map[string]any{"chains": entries}) // JSON is YAML
 	if err != nil {
-		return nil, err
+		return "", err
 	}
 
-	path := filepath.Join(l.Dir, id+".yaml")
+	path = filepath.Join(l.Dir, id+".yaml")
 	if err := os.WriteFile(path, file, 0o600); err != nil {
-		return nil, fmt.Errorf("write the configuration file: %w", err)
+		return "", fmt.Errorf("write the configuration file: %w", err)
 	}
 
-	return l.run(id, merge(l.common(id, number, total), l.Env, env, map[string]string{"CONFIG_FILE": path}), env["PORT"])
+	return path, nil
 }
