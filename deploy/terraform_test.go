@@ -49,7 +49,7 @@ func readModule(t *testing.T) module {
 				require.NotContains(t, m.blocks, key)
 				m.blocks[key] = b
 			default:
-				require.Contains(t, []string{"terraform", "provider"}, b.Type, name)
+				require.Equal(t, "terraform", b.Type, "%s: with a provider block for_each over chains is impossible", name)
 			}
 		}
 	}
@@ -121,6 +121,36 @@ func TestTerraformReferences(t *testing.T) {
 			require.Contains(t, b.Body.Attributes, "description", name)
 			require.Contains(t, b.Body.Attributes, "type", name)
 		}
+	}
+}
+
+// The module that README.md repeats for each chain has every argument that the module asks for, and no other; what
+// would be made twice differs.
+func TestTerraformForEachChain(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("README.md")
+	require.NoError(t, err)
+	i := slices.IndexFunc(blocks(string(text), "hcl"), func(b string) bool { return strings.Contains(b, "for_each") })
+	require.GreaterOrEqual(t, i, 0)
+	f, diags := hclsyntax.ParseConfig([]byte(blocks(string(text), "hcl")[i]), "README.md", hcl.InitialPos)
+	require.False(t, diags.HasErrors(), diags.Error())
+	used := f.Body.(*hclsyntax.Body).Blocks[1]
+	require.Equal(t, "module", used.Type)
+	given, m := used.Body.Attributes, readModule(t)
+	for name := range given {
+		if name != "source" && name != "for_each" {
+			require.Contains(t, m.blocks, "variable."+name)
+		}
+	}
+
+	for name, b := range m.blocks {
+		if v, ok := strings.CutPrefix(name, "variable."); ok && b.Body.Attributes["default"] == nil {
+			require.Contains(t, given, v)
+		}
+	}
+
+	for _, differs := range []string{"name", "topic", "retractions_topic"} {
+		require.NotEmpty(t, given[differs].Expr.Variables(), "%s names each.key", differs)
 	}
 }
 

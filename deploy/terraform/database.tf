@@ -1,6 +1,7 @@
 resource "google_sql_database_instance" "this" {
   count               = var.database_instance == "" ? 1 : 0
   name                = var.name
+  region              = var.region
   database_version    = "POSTGRES_16"
   deletion_protection = var.deletion_protection
   depends_on          = [google_project_service.apis]

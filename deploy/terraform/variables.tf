@@ -12,7 +12,7 @@ variable "region" {
 variable "name" {
   type        = string
   default     = "escrow-relayer"
-  description = "Prefix of all names. One fleet per name: another chain gets a workspace and a name of its own."
+  description = "Prefix of all names. One fleet per name: another chain gets a name of its own, by for_each or a workspace."
 
   validation {
     condition     = can(regex("^[a-z][a-z0-9-]{0,23}[a-z0-9]$", var.name))
@@ -127,7 +127,7 @@ variable "collector_memory" {
 variable "topic" {
   type        = string
   default     = "settlement.events.v1"
-  description = "Topic of EscrowDeployed, Approved, EscrowReleased and EscrowRefunded."
+  description = "Topic of EscrowDeployed, Approved, EscrowReleased and EscrowRefunded. It is made here: fleets of one project have topics of their own."
 }
 
 variable "retractions_topic" {

@@ -8,12 +8,17 @@ terraform {
   }
 }
 
-provider "google" {
-  project = var.project
-  region  = var.region
-}
+# No provider block here, or nobody could use this as a module with for_each over chains (README.md, "Several chains"). By itself it takes
+# provider.tf, which provider.tf.example is for.
 
-data "google_project" "this" {}
+data "google_project" "this" {
+  lifecycle {
+    postcondition {
+      condition     = self.project_id == var.project
+      error_message = "The provider acts in another project than var.project: copy provider.tf.example to provider.tf, or set the project of your provider block."
+    }
+  }
+}
 
 resource "google_project_service" "apis" {
   for_each = toset([
