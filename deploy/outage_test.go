@@ -164,6 +164,10 @@ func (w *outageWorld) attempt(program string) []string {
 
 	starting.Wait()
 	require.False(w.t, w.t.Failed())
+	for _, f := range fleets {
+		fleets = append(fleets, f.beside...)
+	}
+
 	var watched []Fleet
 	for _, f := range fleets {
 		watched = append(watched, Fleet{Chain: f.chain})
@@ -239,6 +243,8 @@ type outage struct {
 	// may are the warnings that are right where they fire, and do not fire in every round, each with the
 	// reason. No other may.
 	may map[string]string
+	// beside is how many other chains the same processes follow. Nothing may fire for them.
+	beside int
 	// lasts is for how long it goes on at least.
 	lasts time.Duration
 }
@@ -326,11 +332,12 @@ func theOutages() []outage {
 		},
 		{
 			// A leader whose node does not let it go on resigns, and nobody else has a node either.
-			name: "node down",
+			name: "node of one chain of ten down",
 			pages: map[string]time.Duration{"RelayerNoEndpoint": fleet.LimitNode.Critical,
 				"RelayerNoLeader": fleet.LimitNoLeader.Critical},
-			may:   map[string]string{"RelayerEndpointDown": lasting},
-			begin: func(f *outageFleet) (func() error, error) { return f.node.Cut(), nil },
+			may:    map[string]string{"RelayerEndpointDown": lasting},
+			beside: 9,
+			begin:  func(f *outageFleet) (func() error, error) { return f.node.Cut(), nil },
 		},
 	}
 }
@@ -357,6 +364,7 @@ type outageFleet struct {
 	o        *outage
 	chain    int64
 	relayers []*lab.Supervised
+	beside   []*outageFleet // chains that its relayers follow too
 
 	database, pubsub, node *faults.TCP
 
@@ -393,21 +401,45 @@ func (w *outageWorld) start(chain int64, o *outage) *outageFleet {
 	f.pubsub, pubsub = proxy("grpc://" + l.PubSub.Addr())
 	l.RPC, l.PubSubAddr = []string{rpc}, strings.TrimPrefix(pubsub, "grpc://")
 
+	others := f.others(ctx)
 	for i := range 2 {
 		id := fmt.Sprintf("r%d", i)
 		f.relayers = append(f.relayers, l.Supervise(id, i, 2, nil, lab.Supervision{
-			Liveness: max(w.shortened(10*time.Second), 2*time.Second), Backoff: time.Second,
+			Liveness: max(w.shortened(10*time.Second), 2*time.Second), Backoff: time.Second, Others: others,
 			Started: func(p *lab.Process) { w.scrape(fmt.Sprintf("%d-%s", chain, id), p) },
 		}))
 	}
 
-	require.Eventually(t, func() bool {
-		fl, err := fleet.Read(ctx, l.DB, chain)
-		return err == nil && fl.Slots.Unserved == 0 && fl.Slots.Adopted == 0 && fl.Leader.Valid && fl.Live() == 2
-	}, 2*time.Minute, 100*time.Millisecond, "the fleet of chain %d is whole", chain)
-	f.traffic()
+	for _, c := range append([]*outageFleet{f}, f.beside...) {
+		require.Eventually(t, func() bool {
+			fl, err := fleet.Read(ctx, l.DB, c.chain)
+			return err == nil && fl.Slots.Unserved == 0 && fl.Slots.Adopted == 0 && fl.Leader.Valid && fl.Live() == 2
+		}, 2*time.Minute, 100*time.Millisecond, "the fleet of chain %d is whole", c.chain)
+		c.traffic()
+	}
 
 	return f
+}
+
+// others sets up the chains beside.
+func (f *outageFleet) others(ctx context.Context) (labs []*lab.Lab) {
+	nothing := outage{name: "beside: " + f.o.name, begin: func(*outageFleet) (func() error, error) {
+		return func() error { return nil }, nil
+	}}
+	for _, limit := range f.o.pages {
+		nothing.lasts = max(nothing.lasts, limit+2*time.Minute)
+	}
+
+	for i := range f.o.beside {
+		chain := 10*f.chain + int64(i)
+		l, err := f.Beside(ctx, testchain.Options{ChainID: uint64(chain), Interval: time.Second})
+		require.NoError(f.w.t, err)
+		l.RPC = []string{l.Chain.HTTP()}
+		labs = append(labs, l)
+		f.beside = append(f.beside, &outageFleet{Lab: l, w: f.w, o: &nothing, chain: chain})
+	}
+
+	return labs
 }
 
 // traffic goes on until the test ends.

@@ -20,6 +20,8 @@ type Supervision struct {
 	Backoff time.Duration
 	// Started is told of each process, before it is ready. Nil: nobody.
 	Started func(*Process)
+	// Others are chains that the process follows too.
+	Others []*Lab
 }
 
 // Supervised is a relayer that is started again whenever it ends or hangs, by a goroutine that ends
@@ -46,7 +48,13 @@ func (l *Lab) Supervise(id string, number, total int, env map[string]string, o S
 	o.Backoff = cmp.Or(o.Backoff, time.Second)
 	ctx, stop := context.WithCancel(context.Background())
 	s := &Supervised{ID: id, o: o, stop: stop, done: make(chan struct{}), changed: make(chan struct{})}
-	s.run = func() (*Process, error) { return l.Run(id, number, total, env) }
+	s.run = func() (*Process, error) {
+		if len(o.Others) > 0 {
+			return l.RunChains(id, number, total, env, o.Others...)
+		}
+
+		return l.Run(id, number, total, env)
+	}
 	l.later(s.Stop)
 	go s.keep(ctx)
 
