@@ -21,6 +21,15 @@ type claims struct {
 	other  []types.Log // what the second endpoint has
 	by     *endpoint.Node
 	proved map[uint64]chain.Header // not Proved: it could not be
+	lies   []func(context.Context) // what was said otherwise than proved, until blame
+}
+
+// blame sets the endpoints aside that said otherwise than was proved. That is after all of the batch is proved: it
+// may take both of two endpoints to tell which of the next blocks is the chain's.
+func (c *claims) blame(ctx context.Context) {
+	for _, lie := range c.lies {
+		lie(ctx)
+	}
 }
 
 // second reads a batch from another endpoint.
@@ -119,16 +128,18 @@ func (c *claims) compare(ctx context.Context, batch *chain.Batch) ([]Difference,
 	}
 }
 
-// prove puts what is proved of a block in the place of what the batch has of it. The endpoints that said
-// otherwise are set aside.
+// prove puts what is proved of a block in the place of what the batch has of it.
 func (c *claims) prove(ctx context.Context, batch *chain.Batch, n uint64) error {
 	h, logs, err := c.v.cfg.Source.Prove(ctx, n, c.filter)
 	if err != nil {
 		return err
 	}
 
-	chain.Refute(ctx, batch.By, chain.ByBlock(batch.Logs)[n], h, logs)
-	chain.Refute(ctx, c.by, chain.ByBlock(c.other)[n], h, logs)
+	by, said, other := batch.By, chain.ByBlock(batch.Logs)[n], chain.ByBlock(c.other)[n]
+	c.lies = append(c.lies, func(ctx context.Context) {
+		c.v.refute(ctx, by, said, h, logs)
+		c.v.refute(ctx, c.by, other, h, logs)
+	})
 	c.proved[n] = h
 	batch.Logs = chain.Replace(batch.Logs, map[uint64][]types.Log{n: logs})
 

@@ -36,6 +36,7 @@ import (
 
 	"github.com/fusion-prime/escrow-relayer/registry"
 	"github.com/fusion-prime/escrow-relayer/relayer/chain"
+	"github.com/fusion-prime/escrow-relayer/relayer/chain/endpoint"
 	"github.com/fusion-prime/escrow-relayer/relayer/contract"
 	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
 )
@@ -99,6 +100,7 @@ type Verifier struct {
 	cfg    Config
 	waited int                      // looks in a row at which there were too few blocks to read
 	counts map[common.Address]Count // by factory
+	refute func(ctx context.Context, by *endpoint.Node, said []types.Log, h chain.Header, proved []types.Log)
 }
 
 // Where finality moves with every block, a few blocks are not worth the requests: they wait until
@@ -106,7 +108,9 @@ type Verifier struct {
 const enoughBlocks, mostWaits = 32, 10
 
 // New returns a Verifier.
-func New(cfg Config) *Verifier { return &Verifier{cfg: cfg, counts: map[common.Address]Count{}} }
+func New(cfg Config) *Verifier {
+	return &Verifier{cfg: cfg, counts: map[common.Address]Count{}, refute: chain.Refute}
+}
 
 // Counts is what a factory's nonce has said of its deployments. It is for who calls Compare.
 func (v *Verifier) Counts(factory common.Address) Count { return cmp.Or(v.counts[factory], NotAsked) }
@@ -208,6 +212,7 @@ func (v *Verifier) once(ctx context.Context, epoch int64) error {
 // before the batch is verified, and no more.
 func (v *Verifier) supply(ctx context.Context, epoch int64, span ledger.Verifiable, batch *chain.Batch) error {
 	c := &claims{v: v, filter: batch.Filter, proved: map[uint64]chain.Header{}}
+	defer c.blame(ctx)
 	found, err := c.compare(ctx, batch)
 	if err != nil {
 		return err
@@ -373,6 +378,7 @@ func (v *Verifier) parts(ctx context.Context, from, to int64) iter.Seq2[part, er
 func (v *Verifier) part(ctx context.Context, batch *chain.Batch,
 	filter *chain.Filter) (p part, unnamed []common.Address, err error) {
 	c := &claims{v: v, filter: filter, proved: map[uint64]chain.Header{}}
+	defer c.blame(ctx)
 	if err := c.second(ctx, batch); err != nil {
 		return part{alone: batch}, nil, err
 	}

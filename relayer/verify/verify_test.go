@@ -41,6 +41,7 @@ type twoNodes struct {
 	alone     bool   // the second node is out of use
 	indexed   uint64 // neither has logs below this block
 	withheld  error  // what there is instead of a proof
+	refuted   bool   // one of them is set aside, and one alone cannot tell which block is the chain's
 	refuses   int    // readings that the second node refuses, since it wants addresses named: then it is not asked
 }
 
@@ -93,6 +94,10 @@ func (n *twoNodes) Prove(ctx context.Context, number uint64, f *chain.Filter) (c
 		return chain.Header{}, nil, n.withheld
 	}
 
+	if n.refuted {
+		return chain.Header{}, nil, chain.ErrDisagree
+	}
+
 	list, err := n.Branch(ctx, chain.Header{Number: number}, number)
 	if err != nil {
 		return chain.Header{}, nil, err
@@ -104,6 +109,11 @@ func (n *twoNodes) Prove(ctx context.Context, number uint64, f *chain.Filter) (c
 	list[0].Proved = true
 
 	return list[0], logs, nil
+}
+
+// refute sets an endpoint aside until the next range is read.
+func (n *twoNodes) refute(_ context.Context, _ *endpoint.Node, said []types.Log, _ chain.Header, proved []types.Log) {
+	n.refuted = n.refuted || !slices.EqualFunc(said, proved, chain.SameLog)
 }
 
 // read answers in ranges of 5 blocks.
@@ -123,6 +133,7 @@ func (n *twoNodes) read(from, to uint64, f *chain.Filter, lie bool) iter.Seq2[ch
 				}
 			}
 
+			n.refuted = false
 			if !yield(b, nil) {
 				return
 			}
@@ -185,13 +196,13 @@ func eitherNodeMayLie(t *testing.T, mode watch.FilterMode, named bool) {
 		f.Verify(int64(d.Block) - 1)
 		f.Exec(`delete from late_escrows`)
 		metrics := NewMetrics(prometheus.NewRegistry())
+		nodes := &twoNodes{chain: c, logs: logs, head: head, named: named, liarFirst: liarFirst}
 		v := New(Config{
-			Source:  &twoNodes{chain: c, logs: logs, head: head, named: named, liarFirst: liarFirst},
-			Filters: filters.Again(), Ledger: led, ABI: abi, Factories: followed,
+			Source: nodes, Filters: filters.Again(), Ledger: led, ABI: abi, Factories: followed,
 			Every: time.Second,
 			Log:   slog.New(slog.NewTextHandler(t.Output(), nil)), Metrics: metrics,
 		})
-		v.waited = mostWaits
+		v.waited, v.refute = mostWaits, nodes.refute
 		require.NoError(t, v.once(ctx, 1))
 		var missing, extra dto.Metric
 		require.NoError(t, metrics.missing.Write(&missing))
