@@ -2,4 +2,5 @@
 
 package lab
 
-const raceDetector = false
+// RaceDetector reports whether the race detector is built in. It doubles what is on the heap.
+const RaceDetector = false

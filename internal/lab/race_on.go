@@ -2,4 +2,5 @@
 
 package lab
 
-const raceDetector = true
+// RaceDetector reports whether the race detector is built in. It doubles what is on the heap.
+const RaceDetector = true
