@@ -133,7 +133,8 @@ func (d *demonstration) judged() {
 	require.Equal(d.t, []string{"1337", "1337", "1338"}, []string{found[0][1], found[1][1], found[2][1]})
 	require.Equal(d.t, found[0][2], found[2][2], "the same address on both chains")
 	require.NotEqual(d.t, found[0][2], found[1][2])
-	require.Regexp(d.t, `relayer-\d is started again, and adds a second factory to chain 1337: `+found[1][2], d.said.String())
+	require.Regexp(d.t, `relayer-\d is started again, and adds a second factory to chain 1337: `+found[1][2],
+		d.said.String())
 	require.Regexp(d.t, `\nfactory   relayer-\d added `+found[1][2]+` to chain 1337: its past, from block \d+ on, was read within `,
 		d.said.String())
 }

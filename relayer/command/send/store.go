@@ -340,7 +340,8 @@ type pick struct {
 // claims and commands, as in a rollback.
 const lockFactories = `
 	select from factories
-	 where chain_id = @chain and hex(address) in (select lower(message ->> 'factory') from commands where command_id = any(@ids))
+	 where chain_id = @chain
+	   and hex(address) in (select lower(message ->> 'factory') from commands where command_id = any(@ids))
 	 order by id for share`
 
 // claimPicks takes the claims of those that have none yet: a keeper's, and what a reorganisation has opened
