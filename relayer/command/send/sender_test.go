@@ -394,16 +394,18 @@ func (c *deafChain) Broadcast(ctx context.Context, raws [][]byte) [][]error {
 func TestKeeper(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, startSim(t))
-	chain := w.node.ChainID().Int64()
 	approve := func(e common.Address) {
 		_, err := w.wallet.Transact(t.Context(), w.node, 0, testchain.Call{To: &e, Data: contracts.NewEscrow().PackApprove()})
 		require.NoError(t, err)
-		record(t, w.db, chain, e, "approved", w.wallet0())
+		w.mine(confirmations)
+		require.Eventually(t, func() bool {
+			return w.int(`select approvals from records where escrow = $1`, e[:]) == 1
+		}, patience, 10*time.Millisecond)
 	}
 	due, waiting, small := w.escrow(1, 100), w.escrow(1, 100), w.escrow(1, 100)
 	approve(due)
 	approve(small)
-	w.exec(`update records set amount = 1 where escrow = $1`, small[:])
+	w.exec(`update records set amount = 1 where escrow = $1`, small[:]) // no event of it follows, which would undo that
 	require.NoError(t, w.node.(*testchain.Sim).AdvanceTime(t.Context(), 200*time.Second))
 	w.mine(confirmations)
 	w.start(func(c *send.Config) {
