@@ -112,6 +112,7 @@ func TestRollbackAboveTheCursorVoidsTheBook(t *testing.T) {
 // A block that a dead instance had processed turns out to be of a branch that is gone, though no
 // cursor stands behind it: the owner rolls back, and goes on.
 func TestRememberedBlockOfAnotherBranch(t *testing.T) {
+	t.Parallel()
 	w := setup(t)
 	w.mine(1)
 	ahead := int64(w.head()) + 2
@@ -133,6 +134,7 @@ func TestRememberedBlockOfAnotherBranch(t *testing.T) {
 // In a backfill the slots wait for a factory watch that makes progress, however long it takes in
 // all: who overtakes it has to read everything again.
 func TestBackfillDoesNotOvertakeTheFactoryWatch(t *testing.T) {
+	t.Parallel()
 	w := setup(t)
 	w.mine(20)
 	w.create(1) // blocks before it have no deployment to wait for

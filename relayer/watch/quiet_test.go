@@ -116,6 +116,7 @@ func asked(t *testing.T, node string) (address string, most func() (blocks, requ
 
 // Blocks that wait are read again and again, by both watches: their headers exclude logs, and nothing is asked.
 func TestQuietBlocksAreReadAgainFromMemory(t *testing.T) {
+	t.Parallel()
 	w := setup(t)
 	address, most := asked(t, w.sim.HTTP())
 	w.src = openSource(t, address)

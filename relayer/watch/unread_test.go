@@ -50,6 +50,7 @@ func (o *outage) Read(ctx context.Context, from, to uint64, f *chain.Filter) ite
 // While the chain cannot be read, what is known of the escrows is not loaded again at each try, and
 // reading goes on where it stood.
 func TestUnreadableChainReloadsNothing(t *testing.T) {
+	t.Parallel()
 	w := setup(t)
 	chain := &outage{Source: w.src}
 	w.chain, w.leads = chain, chain
@@ -72,6 +73,7 @@ func TestUnreadableChainReloadsNothing(t *testing.T) {
 // A block that one machine behind a URL lacks is on another: it is tried again soon, however often
 // the wrong one has answered.
 func TestBlockThatANodeLacksIsTriedAgainSoon(t *testing.T) {
+	t.Parallel()
 	w := setup(t)
 	chain := &outage{Source: w.src}
 	w.chain, w.leads = chain, chain
@@ -93,6 +95,7 @@ func TestBlockThatANodeLacksIsTriedAgainSoon(t *testing.T) {
 func TestLeaderThatCannotReadResigns(t *testing.T) {
 	for name, what := range map[string]error{"reading": nil, "the block before": chain.ErrUnavailable} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			w := setup(t)
 			chain := &outage{Source: w.src, lost: what}
 			w.chain, w.leads = chain, chain

@@ -40,6 +40,7 @@ func TestStartOnAnUnreadableChainLoadsOnce(t *testing.T) {
 		"disagree":    fmt.Errorf("header of block 3: %w", chain.ErrDisagree),
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			w := setup(t)
 			stop := w.run(watch.FilterAuto, true)
 			w.create(2)
