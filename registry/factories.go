@@ -32,10 +32,13 @@ func (f *Factory) Follows(block uint64) bool {
 // MaxFactories is the most factories of a chain, retired ones included.
 const MaxFactories = 200
 
-// FactoryOf begins the subquery for the address of an escrow's factory; the escrow's key follows it, in
-// parentheses: chain, address.
-const FactoryOf = `select f.address from escrows r join factories f on f.chain_id = r.chain_id and f.id = r.factory
-	where (r.chain_id, r.address) = `
+// FactoryOf is the SQL for the factory of an event p, of events or orphaned_events: the emitter of an EscrowDeployed,
+// else the factory of the escrow. An escrow that a reorganisation took out of the registry is known by its deployment
+// among the orphans: retractions of its other events may leave after that one.
+const FactoryOf = `coalesce(p.emitter, (select f.address from escrows r
+	join factories f on f.chain_id = r.chain_id and f.id = r.factory
+	where r.chain_id = p.chain_id and r.address = p.escrow), (select d.emitter from orphaned_events d
+	where d.chain_id = p.chain_id and d.escrow = p.escrow and d.emitter is not null limit 1))`
 
 // Factories returns the factories of a chain in the order in which they were added, retired ones included.
 func Factories(ctx context.Context, db DB, chainID int64) ([]Factory, error) {

@@ -394,6 +394,7 @@ func (s *story) publish(all bool) {
 
 func (s *story) send(p *outbox.Pending) {
 	e := &p.Event
+	require.NotEqual(s.t, common.Address{}, e.Factory, "%s of %s", e.Name, e.Escrow)
 	s.sent = append(s.sent, sent{e.ID(), content(e), e.Escrow, message.Kind(p.Kind) == message.Retraction})
 }
 

@@ -58,10 +58,10 @@ func placesOf(events []contract.Event) (blocks []int64, indexes []int32) {
 // eventColumns are the columns that scanEvent reads, of events or of orphaned_events as p.
 const eventColumns = `(select name from event_types t
 	where t.id = p.type), p.block_number, p.log_index, p.occurrence, p.block_time, p.block_hash, p.tx_hash, p.escrow,
-	coalesce(p.emitter, p.escrow), p.args, coalesce(p.emitter, (` + registry.FactoryOf + `(p.chain_id, p.escrow)), ` + noFactory + `)`
+	coalesce(p.emitter, p.escrow), p.args, coalesce(` + registry.FactoryOf + `, ` + noFactory + `)`
 
 // noFactory is the factory of events whose escrow is in no registry: a rollback has removed it before
-// anybody was told of it. An EscrowDeployed alone has an emitter of its own, the factory.
+// anybody was told of it.
 const noFactory = `'\x0000000000000000000000000000000000000000'::bytea`
 
 // scanEvent reads a row of eventColumns.

@@ -319,6 +319,14 @@ func TestWhatDoesNotReappearIsRetracted(t *testing.T) {
 		ids(r.Pending), "the new event, and what is retracted")
 	require.ElementsMatch(t, []string{"Approved:0", "EscrowDeployed:1", "Approved:1", "EscrowReleased:1", "Approved:1"},
 		w.outbox())
+	box := outbox.Box{DB: w.DB, ChainID: chain, Owner: me} // who takes over reads them behind the deployment's end
+	page, err := box.Page(t.Context(), allSlots(), 0, 100, nil)
+	require.NoError(t, err)
+	require.Len(t, page, 5)
+	for _, m := range page {
+		require.Equal(t, common.HexToAddress("0xfac"), m.Event.Factory, "%s of %s", m.Event.Name, m.Event.Escrow)
+	}
+
 	require.Equal(t, []string{"active"}, w.Column(`select status from escrow_registry`))
 	status, approvals := w.record(1)
 	require.Equal(t, "approved", status)

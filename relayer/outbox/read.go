@@ -29,16 +29,16 @@ type Want struct {
 
 // columns of a row as scan reads it, and whether the row is in doubt.
 const columns = `o.seq, o.token, o.slot, o.kind, o.escrow, o.event_type, p.block_number, p.log_index, p.occurrence, p.block_time, p.block_hash,
-	p.tx_hash, p.emitter, p.args, coalesce(p.emitter, (` + registry.FactoryOf + `(o.chain_id, o.escrow))), o.seq <= s.doubt_seq`
+	p.tx_hash, p.emitter, p.args, ` + registry.FactoryOf + `, o.seq <= s.doubt_seq`
 
 // joins look up a row's event and its slot's doubt, one by one.
 const joins = `
 	left join lateral (
-		select block_number, log_index, occurrence, block_time, block_hash, tx_hash, emitter, args
+		select chain_id, escrow, block_number, log_index, occurrence, block_time, block_hash, tx_hash, emitter, args
 		from events e where o.orphan is null and e.chain_id = o.chain_id and e.block_number = o.block_number
 			and e.log_index = o.log_index
 		union all
-		select block_number, log_index, occurrence, block_time, block_hash, tx_hash, emitter, args
+		select chain_id, escrow, block_number, log_index, occurrence, block_time, block_hash, tx_hash, emitter, args
 		from orphaned_events x where x.id = o.orphan
 		limit 1) p on true
 	left join lateral (select doubt_seq from slot_ownership t where t.chain_id = o.chain_id and t.slot = o.slot
