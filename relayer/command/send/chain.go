@@ -20,6 +20,7 @@ type View struct {
 type Block struct {
 	Number uint64
 	Hash   common.Hash
+	Time   int64 // Unix seconds; 0: not known. After a rollback, until a block follows, that of a block that is gone
 }
 
 func (b Block) elsewhere() error {

@@ -51,8 +51,8 @@ func (k *Keeper) refuses(c *command.Command) string {
 }
 
 // selectDue finds what is due, as events say that are verified: those that one endpoint has told of, and
-// may have invented, have no effect. It is due by the clock of the database or of the chain, of which either may
-// run ahead: the call is tried before it is sent. After a release that came to nothing an escrow is left alone for five
+// may have invented, have no effect. It is due by the time of the block at which the call is tried before it is sent: a
+// clock that runs ahead of that block would make a command that can only be refused. After a release that came to nothing an escrow is left alone for five
 // minutes, then ten, twenty, up to a month: a payee that refuses ether never takes it.
 const selectDue = `
 	select r.escrow, g.factory
@@ -60,7 +60,7 @@ const selectDue = `
 	  join leadership l on l.chain_id = r.chain_id
 	 where r.chain_id = @chain and r.status in ('created', 'approved') and r.approvals_required > 0
 		and r.approvals >= r.approvals_required
-	   and r.release_time <= extract(epoch from greatest(clock_timestamp(), l.block_time)) and r.amount >= @min
+	   and r.release_time <= @now and r.amount >= @min
 	   and r.last_event_block <= l.verified_block
 	   and (cardinality(@payers::text[]) = 0 or lower(r.payer) = any(@payers))
 	   and not exists (select from command_claims k where k.chain_id = r.chain_id and k.escrow = r.escrow
@@ -95,8 +95,8 @@ const insertKept = `
 // keeperPatience is how long one command of the keeper may take.
 const keeperPatience = 24 * time.Hour
 
-// propose makes commands for what is due, under the sender's epoch, as far as the day's budget goes.
-func (k *Keeper) propose(ctx context.Context, s *shared) error {
+// propose makes commands for what is due at now, the target's time, under the sender's epoch, as far as the day's budget goes.
+func (k *Keeper) propose(ctx context.Context, s *shared, now int64) error {
 	if time.Since(k.looked) < cmp.Or(k.Every, time.Minute) {
 		return nil
 	}
@@ -115,7 +115,7 @@ func (k *Keeper) propose(ctx context.Context, s *shared) error {
 		}
 
 		rows, _ := tx.Query(ctx, selectDue, pgx.StrictNamedArgs{
-			"chain": s.cfg.ChainID, "min": wei{k.MinAmount}, "limit": limit,
+			"chain": s.cfg.ChainID, "now": now, "min": wei{k.MinAmount}, "limit": limit,
 			"payers": column.Of(k.Payers, func(p *common.Address) string { return registry.Text(*p) }),
 		})
 		due, err := pgx.CollectRows(rows, pgx.RowToStructByName[dueEscrow])

@@ -21,11 +21,14 @@ type account struct {
 	Due         bool      // a command waits to be sent, as load saw it
 	LedgerBlock uint64    // the newest final block that the ledger has come to, on its branch
 	LedgerHash  string    // empty: none yet
+	LedgerTime  int64     // Unix seconds
 	Generation  int64     // how often the ledger has rolled back
 }
 
 // target is the block by which the chain is judged: answers rest on the branch that the ledger has followed.
-func (a *account) target() Block { return Block{a.LedgerBlock, common.HexToHash(a.LedgerHash)} }
+func (a *account) target() Block {
+	return Block{a.LedgerBlock, common.HexToHash(a.LedgerHash), a.LedgerTime}
+}
 
 // ready says whether the account may give its next nonce to a command: it is not one that was seen in use,
 // and all below one that was adopted are final.

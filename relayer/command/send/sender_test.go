@@ -402,28 +402,37 @@ func TestKeeper(t *testing.T) {
 			return w.int(`select approvals from records where escrow = $1`, e[:]) == 1
 		}, patience, 10*time.Millisecond)
 	}
-	due, waiting, small := w.escrow(1, 100), w.escrow(1, 100), w.escrow(1, 100)
+	due, waiting, small, other := w.escrow(1, 100), w.escrow(1, 100), w.escrow(1, 100), w.escrow(2, 0)
 	approve(due)
 	approve(small)
 	w.exec(`update records set amount = 1 where escrow = $1`, small[:]) // no event of it follows, which would undo that
-	require.NoError(t, w.node.(*testchain.Sim).AdvanceTime(t.Context(), 200*time.Second))
-	w.mine(confirmations)
+	require.Eventually(t, func() bool {
+		return w.int(`select next_block from leadership`) == w.head()-confirmations+1
+	}, patience, 10*time.Millisecond)
+	w.verified(1000)
+	w.exec(`update leadership set block_time = to_timestamp(1)`)
+	w.exec(`update records set release_time = 1000`) // long past by the database's clock, and not by the chain's
 	w.start(func(c *send.Config) {
 		c.Keeper = &send.Keeper{MinAmount: big.NewInt(7), MaxFee: big.NewInt(1e16), DayFees: big.NewInt(1e17),
 			Every: 10 * time.Millisecond}
+		c.LookEvery = 50 * time.Millisecond
 	})
+	approval := w.accept(w.command(command.Approve, other, nil))
+	w.await(approval, false, command.Sent) // the keeper has looked before
+	require.NoError(t, w.node.(*testchain.Sim).AdvanceTime(t.Context(), 200*time.Second))
 	w.verified(0)
+	w.await(approval, true, command.Done)
 	for range 3 { // what is due is seen, and is not verified
 		w.mine(1)
 		w.awaitLook()
 	}
 
-	require.Zero(t, w.int(`select count(*) from commands`))
+	require.Zero(t, w.int(`select count(*) from commands where requester = 'keeper'`))
 	w.verified(1000)
 	require.Eventually(t, func() bool {
 		w.mine(1)
 		return w.int(`select count(*) from commands where state = 'done' and requester = 'keeper' and kind = 'release' and escrow = $1`, text(due)) == 1
 	}, patience, 50*time.Millisecond)
-	require.Equal(t, 1, w.int(`select count(*) from commands`),
+	require.Equal(t, 1, w.int(`select count(*) from commands where requester = 'keeper'`),
 		"neither what is not approved nor what is too small: %s %s", waiting, small)
 }

@@ -75,7 +75,8 @@ const lockSender = `
 	select s.next_nonce, s.wait_final, s.state, clock_timestamp() as now, false as due,
 	       case when s.spend_day = (now() at time zone 'utc')::date then s.spent_fees else 0 end as spent_fees,
 	       case when s.spend_day = (now() at time zone 'utc')::date then s.spent_value else 0 end as spent_value,
-	       coalesce(l.next_block - 1, 0) as ledger_block, coalesce(l.block_hash, '') as ledger_hash, coalesce(l.generation, 0) as generation
+	       coalesce(l.next_block - 1, 0) as ledger_block, coalesce(l.block_hash, '') as ledger_hash,
+	       coalesce(extract(epoch from l.block_time)::bigint, 0) as ledger_time, coalesce(l.generation, 0) as generation
 	  from senders s
 	  left join leadership l on l.chain_id = s.chain_id
 	 where s.chain_id = @chain and s.address = @sender and s.epoch = @epoch

@@ -163,7 +163,7 @@ func (t *tenure) work(ctx context.Context) (time.Duration, error) {
 	}
 
 	if t.cfg.Keeper != nil {
-		if err := t.cfg.Keeper.propose(ctx, &t.shared); err != nil {
+		if err := t.cfg.Keeper.propose(ctx, &t.shared, r.sight.target.Time); err != nil {
 			return 0, err
 		}
 	}
