@@ -51,9 +51,10 @@ func (k *Keeper) refuses(c *command.Command) string {
 }
 
 // selectDue finds what is due, as events say that are verified: those that one endpoint has told of, and
-// may have invented, have no effect. It is due by the time of the block at which the call is tried before it is sent: a
-// clock that runs ahead of that block would make a command that can only be refused. After a release that came to nothing an escrow is left alone for five
-// minutes, then ten, twenty, up to a month: a payee that refuses ether never takes it.
+// may have invented, have no effect. It is due by the time of the block at which the call is tried before it is
+// sent: a clock that runs ahead of that block would make a command that can only be refused. After a release that came
+// to nothing an escrow is left alone for five minutes, then ten, twenty, up to a month: a payee that refuses ether
+// never takes it.
 const selectDue = `
 	select r.escrow, g.factory
 	  from escrow_records r join escrow_registry g on g.chain_id = r.chain_id and g.address_key = r.escrow_key
@@ -95,7 +96,8 @@ const insertKept = `
 // keeperPatience is how long one command of the keeper may take.
 const keeperPatience = 24 * time.Hour
 
-// propose makes commands for what is due at now, the target's time, under the sender's epoch, as far as the day's budget goes.
+// propose makes commands for what is due at now, in Unix seconds, under the sender's epoch, as far as the day's
+// budget goes.
 func (k *Keeper) propose(ctx context.Context, s *shared, now int64) error {
 	if time.Since(k.looked) < cmp.Or(k.Every, time.Minute) {
 		return nil
