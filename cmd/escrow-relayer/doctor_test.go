@@ -336,11 +336,13 @@ func TestDoctorOfAnOperator(t *testing.T) {
 	require.Equal(t, 1, code, out)
 	require.Contains(t, out, "WRONG   database tasks        status, locks, plan wait")
 
+	exec(`insert into factories (chain_id, id, address, start_block) values (1337, 1, '\xaa00000000000000000000000000000000000000', 9)`)
 	const id = "0x00000000000000000000000000000000000000000000000000000000000000aa"
 	const sender = "0x00000000000000000000000000000000000000aa"
 	commands := map[string][]string{
 		"replay":                      {"replay", "--from", "1", "--to", "2"},
 		"rewind":                      {"rewind", "--to", "3"},
+		"factory retire":              {"factory", "retire", "0xaa00000000000000000000000000000000000000"},
 		"sender pause, sender resume": {"sender", "pause", "--sender", sender, "--reason", "a test"},
 		"sender adopt-nonce":          {"sender", "adopt-nonce", "--sender", sender, "--nonce", "7"},
 		"command cancel":              {"command", "cancel", id},
@@ -357,6 +359,10 @@ func TestDoctorOfAnOperator(t *testing.T) {
 		require.Contains(t, out, task.command+": possible with this login")
 		_, out = w.operator(env, commands[task.command]...)
 		require.NotContains(t, out, "permission denied", task.command)
+		if task.command == "factory retire" {
+			require.Contains(t, out, "is retired")
+		}
+
 		for _, right := range task.rights {
 			privilege, table, _ := strings.Cut(right, " ")
 			exec(`revoke ` + privilege + ` on ` + table + ` from "only ` + task.command + `"`)

@@ -20,10 +20,15 @@ import (
 // each fault alone; `make chaos` tries new ones.
 func TestASeed(t *testing.T) {
 	t.Parallel()
-	for name, plan := range map[string]Plan{"events": steadyPlans(1)[0], "commands": NewCommandsPlan(1)} {
+	lying := Groups()[0].Plan(false)
+	lying.Length, lying.Faults = 8*time.Second, []Fault{{Kind: NodeLies, At: sec, For: 6 * sec}}
+	for name, plan := range map[string]Plan{"events": steadyPlans(1)[0], "commands": NewCommandsPlan(1), "lies": lying} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			clean(t, build(t), plan)
+			v := clean(t, build(t), plan)
+			if plan.Has(NodeLies) {
+				require.Regexp(t, `^node-lies \[bits receipts\]: [1-9]`, v.Seen[0])
+			}
 		})
 	}
 }
@@ -33,7 +38,7 @@ func TestASeed(t *testing.T) {
 // `make chaos` tries all kinds.
 func steadyPlans(n int) (plans []Plan) {
 	for seed := uint64(106); len(plans) < n; seed++ {
-		if p := NewPlan(seed); !p.Has(nodeKinds...) && p.Clock == 0 {
+		if p := NewPlan(seed); !p.Has(NodeLies) && !p.Has(nodeKinds...) && p.Clock == 0 {
 			plans = append(plans, p)
 		}
 	}

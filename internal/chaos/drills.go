@@ -26,7 +26,7 @@ func (g Group) Plan(full bool) Plan {
 
 	p.Safe = p.Has(NodeStands)
 	if p.Deep() {
-		p.Strategy, p.Auto, p.Second = "consistent", true, true
+		p.Strategy, p.Auto, p.Second, p.Shared = "consistent", true, true, true
 	}
 
 	return p
@@ -86,6 +86,8 @@ var nodeDrills = []Group{
 		{Kind: LateStayed, N: 2, For: 2 * sec},
 	}, More: []Fault{{Kind: NodeLimited, Keep: true, For: sec}, {Kind: NodeUneven, N: 3, Keep: true, For: sec},
 		{Kind: NodeStayed, N: 2, Both: true, For: 3 * sec}}},
+	{Name: "a node that lies", Faults: []Fault{{Kind: NodeLies, For: over}},
+		More: []Fault{{Kind: NodeLies, N: 2, For: over}}},
 	{Name: "all nodes", Faults: []Fault{
 		{Kind: NodeDown, Both: true, For: sec}, {Kind: NodeLimited, Both: true, For: sec},
 		{Kind: NodeSilent, Both: true, For: sec},

@@ -28,7 +28,7 @@ func (r *run) fleets() (all []*lab.Process, perName map[string]int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	all, perName = slices.Clone(r.procs[:r.total]), map[string]int{}
-	if r.second != nil {
+	if r.second != nil && !r.plan.Shared {
 		all = append(all, r.second.procs[:]...)
 	}
 
@@ -84,9 +84,10 @@ func (r *run) checkAtRest(ctx context.Context, v *Verdict) (wrong string, err er
 		return "", err
 	}
 
-	if locks != len(all)+r.chains()+r.commandLocks() {
-		wrong = fmt.Sprintf("%d advisory locks, for %d instances and %d leaders, and %d of commands", locks, len(all),
-			r.chains(), r.commandLocks())
+	each := r.chainsEach()
+	if locks != len(all)*each+r.chains()+r.commandLocks() {
+		wrong = fmt.Sprintf("%d advisory locks, for %d instances, %d chains each, and %d leaders, and %d of commands", locks,
+			len(all), each, r.chains(), r.commandLocks())
 	}
 
 	rows, _ := r.lab.DB.Query(ctx,
@@ -95,7 +96,7 @@ func (r *run) checkAtRest(ctx context.Context, v *Verdict) (wrong string, err er
 	var name string
 	var n int
 	if _, err := pgx.ForEachRow(rows, []any{&name, &n}, func() error {
-		if n > maxPerProcess*perName[name] {
+		if n > maxPerProcess*each*perName[name] {
 			wrong = fmt.Sprintf("%d connections of the %d processes called %s", n, perName[name], name)
 		}
 
@@ -114,7 +115,7 @@ func (r *run) checkAtRest(ctx context.Context, v *Verdict) (wrong string, err er
 		v.Goroutines = max(v.Goroutines, n)
 	}
 
-	if v.Goroutines > maxGoroutines+r.commandGoroutines() {
+	if v.Goroutines > maxGoroutines*each+r.commandGoroutines() {
 		wrong = fmt.Sprintf("%d goroutines in one instance", v.Goroutines)
 	}
 
@@ -128,6 +129,15 @@ func (r *run) chains() int {
 	}
 
 	return 2
+}
+
+// chainsEach is how many chains a process follows.
+func (r *run) chainsEach() int {
+	if r.plan.Shared {
+		return 2
+	}
+
+	return 1
 }
 
 // commandLocks are those of the senders' owners, of the instance that publishes answers, and of the one that follows
@@ -245,7 +255,7 @@ func (r *run) restarted(ctx context.Context, kept []string) bool {
 		}
 
 		start, process := r.start, r.process
-		if chain != r.chain.ChainID().String() {
+		if chain != r.chain.ChainID().String() && !r.plan.Shared {
 			start = func(i int) error { return r.second.start(r, i) }
 			process = func(i int) *lab.Process { return r.second.procs[i] }
 		}

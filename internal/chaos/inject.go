@@ -61,6 +61,8 @@ func (r *run) inject(ctx context.Context, f Fault) error {
 		return r.reorganise(ctx, f)
 	case Burst:
 		return r.burst(ctx, f.N)
+	case NodeLies:
+		return r.lie(ctx, f)
 	case Replays:
 		r.replays(ctx, f)
 		return nil

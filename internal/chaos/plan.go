@@ -239,6 +239,7 @@ type Plan struct {
 	Faults        []Fault
 	Auto          bool          // PARTITION_NUMBER=auto
 	Second        bool          // another chain in the same database, with the same addresses, INSTANCE_IDs and topics
+	Shared        bool          // the processes of the fleet follow the second chain too
 	Latest        bool          // FINALITY=latest: every reorganisation goes too deep
 	Safe          bool          // FINALITY=safe: the nodes call the block safe that lies Confirmations below the newest
 	Clock         time.Duration // by how much the clock of one instance is wrong; works with a binary of Build only
@@ -279,6 +280,7 @@ func NewPlan(seed uint64) Plan {
 		p.Faults = append(p.Faults, newFault(r, p, kinds))
 	}
 
+	p.extend()
 	slices.SortFunc(p.Faults, func(a, b Fault) int { return int(a.At - b.At) })
 
 	return p
@@ -301,7 +303,7 @@ func kindsToChooseFrom(r *rand.Rand) []Kind {
 
 // Kinds returns, in alphabetical order, every kind of fault that some plan of NewPlan has, or of NewCommandsPlan.
 func Kinds(commands bool) []Kind {
-	kinds := slices.Concat(firstKinds, []Kind{Repartition, DeepReorg, NodeStands}, firstNetworkKinds, nodeKinds,
+	kinds := slices.Concat(firstKinds, []Kind{Repartition, DeepReorg, NodeStands, NodeLies}, firstNetworkKinds, nodeKinds,
 		laterKinds, newKinds, newestKinds, writerKinds)
 	if commands {
 		kinds = slices.Concat(commandKinds, []Kind{DeepReorg, ForeignUse, Restore})
@@ -411,7 +413,10 @@ func (p *Plan) String() string {
 		b.WriteString(", latest")
 	}
 
-	if p.Second {
+	switch {
+	case p.Shared:
+		b.WriteString(", a second chain in the same processes")
+	case p.Second:
 		b.WriteString(", a second chain")
 	}
 

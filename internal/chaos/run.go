@@ -215,19 +215,21 @@ func (r *run) open(ctx context.Context) (err error) {
 		}
 	}
 
+	if r.plan.Second {
+		if r.second, err = openSecond(ctx, r); err != nil {
+			return err
+		}
+	}
+
 	if err := r.startFleet(ctx); err != nil {
 		return err
 	}
 
-	if err := r.instrument(ctx); err != nil {
+	if err := r.instrument(ctx); err != nil || r.second == nil || r.plan.Shared {
 		return err
 	}
 
-	if r.plan.Second {
-		r.second, err = startSecond(ctx, r)
-	}
-
-	return err
+	return r.second.startFleet(ctx, r)
 }
 
 // startFleet starts all instances of the first chain and waits until they are ready.
@@ -322,7 +324,7 @@ func (r *run) start(i int) error {
 		env[clockVariable] = strconv.Itoa(int(r.plan.Clock.Seconds()))
 	}
 
-	p, err := r.lab.Run("r"+strconv.Itoa(i), i, r.total, env)
+	p, err := r.launch("r"+strconv.Itoa(i), i, env)
 	if err != nil {
 		return err
 	}
@@ -335,6 +337,23 @@ func (r *run) start(i int) error {
 	r.procs[i] = p
 
 	return nil
+}
+
+// launch starts a process of the fleet, which may follow both chains.
+func (r *run) launch(id string, number int, env map[string]string) (*lab.Process, error) {
+	if !r.plan.Shared {
+		return r.lab.Run(id, number, r.total, env)
+	}
+
+	first := *r.lab
+	first.RPC = strings.Split(env["RPC_URLS"], ",")
+	delete(env, "RPC_URLS")
+	path, err := first.WriteChains(id, number, r.second.lab(r))
+	if err != nil {
+		return nil, err
+	}
+
+	return r.lab.RunFile(id, number, r.total, env, path)
 }
 
 // again starts an instance, unless its number is none of the current total.
@@ -549,7 +568,7 @@ func (r *run) heal(ctx context.Context) error {
 		}
 	}
 
-	if r.second != nil {
+	if r.second != nil && !r.plan.Shared {
 		return r.second.heal(r)
 	}
 

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"strconv"
 
+	"github.com/ethereum/go-ethereum/common"
+
 	"github.com/fusion-prime/escrow-relayer/internal/lab"
 	"github.com/fusion-prime/escrow-relayer/internal/testchain"
 )
@@ -18,16 +20,27 @@ type side struct {
 
 func (s side) id() int64 { return s.chain.ChainID().Int64() }
 
-// second is another chain with a fleet of its own in the same database. Its contracts have the same
-// addresses, its relayers the same INSTANCE_IDs, and they publish to the same topics. Faults of the
-// first chain, its nodes and its processes have no effect on it; those of the database and of Pub/Sub do.
+// second is another chain in the same database. Its contracts have the same addresses, its relayers the same
+// INSTANCE_IDs, and they publish to the same topics. With Plan.Shared they are the processes of the first chain's
+// fleet; else it has a fleet of its own, and faults of processes have no effect on it. Faults of the first chain and
+// its nodes never have; those of the database and of Pub/Sub do.
 type second struct {
 	side
 	traffic *testchain.Traffic
-	procs   [2]*lab.Process
+	procs   [2]*lab.Process // not with Plan.Shared
 }
 
-func startSecond(ctx context.Context, r *run) (s *second, err error) {
+// lab is that of the first chain, with this one instead.
+func (s *second) lab(r *run) *lab.Lab {
+	l := *r.lab
+	l.Chain, l.Contracts, l.RPC = s.chain, s.contracts, []string{s.chain.WS(), s.chain.HTTP()}
+	l.Factories = []common.Address{s.contracts.Factory, s.contracts.Legacy}
+
+	return &l
+}
+
+// openSecond starts the chain.
+func openSecond(ctx context.Context, r *run) (s *second, err error) {
 	chain, err := testchain.StartSim(testchain.Options{Seed: r.plan.Seed, ChainID: r.chain.ChainID().Uint64() + 1})
 	if err != nil {
 		return nil, err
@@ -52,19 +65,24 @@ func startSecond(ctx context.Context, r *run) (s *second, err error) {
 		return nil, err
 	}
 
+	return s, nil
+}
+
+// startFleet starts the chain's own relayers, and waits until they are ready.
+func (s *second) startFleet(ctx context.Context, r *run) error {
 	for i := range s.procs {
 		if err := s.start(r, i); err != nil {
-			return nil, err
+			return err
 		}
 	}
 
 	for _, p := range s.procs {
 		if err := ready(ctx, p); err != nil {
-			return nil, err
+			return err
 		}
 	}
 
-	return s, nil
+	return nil
 }
 
 func (s *second) start(r *run, i int) (err error) {

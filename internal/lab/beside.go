@@ -65,6 +65,11 @@ func (l *Lab) RunChains(id string, number, total int, env map[string]string, oth
 		return nil, err
 	}
 
+	return l.RunFile(id, number, total, env, path)
+}
+
+// RunFile is RunChains with a configuration file that WriteChains has made.
+func (l *Lab) RunFile(id string, number, total int, env map[string]string, path string) (*Process, error) {
 	return l.run(id, l.EnvironChains(id, number, total, env, path), env["PORT"])
 }
 

@@ -143,8 +143,8 @@ func TestProcessHangs(t *testing.T) {
 		return
 	}
 
+	n := startGeth(t, testchain.Options{}) // builds it, if need be
 	ctx := within(t)
-	n := startGeth(t, testchain.Options{})
 	require.NoError(t, n.Signal(syscall.SIGSTOP))
 	answered := make(chan error, 1)
 	go func() { answered <- n.Mine(ctx, 1) }()

@@ -1,0 +1,100 @@
+package chaos
+
+import (
+	"context"
+	"fmt"
+	"math/big"
+	"math/rand/v2"
+	"time"
+
+	"github.com/ethereum/go-ethereum"
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/core/types"
+	"github.com/ethereum/go-ethereum/ethclient"
+
+	"github.com/fusion-prime/escrow-relayer/internal/faults"
+)
+
+// NodeLies is a first endpoint that deceives in way N of lies, from the next block on. The other one may fail
+// meanwhile: what is published is proved, whoever says it.
+const NodeLies Kind = "node-lies"
+
+// lies are the ways to deceive. Events are invented in two places at once: whoever reads one of them alone sees a
+// block that contradicts itself. Fork is not among them: of two endpoints that name different chains neither is proved.
+var lies = [][]faults.Mode{
+	{faults.Bits, faults.Receipts}, {faults.Changed}, {faults.Withheld}, {faults.Blank}, {faults.Repeated},
+	{faults.Hidden}, {faults.Unindexed}, {faults.Odd},
+}
+
+// extend adds NodeLies to one plan of six, and has every other fleet beside which there is a second chain follow both.
+// It draws from a source of its own: the rest of a plan is what its seed has always meant.
+func (p *Plan) extend() {
+	r := rand.New(rand.NewPCG(p.Seed, 0x11e5))
+	p.Shared = r.IntN(2) == 0 && p.Second && !p.Has(LateStart) // which the fleet is asked for at first, by variables
+	if r.IntN(6) == 0 {
+		p.Faults = append(p.Faults, Fault{Kind: NodeLies, At: time.Duration(r.Int64N(int64(p.Length / 2))),
+			N: r.IntN(len(lies)), For: 2*time.Second + time.Duration(r.Int64N(int64(4*time.Second)))})
+	}
+}
+
+// lie has the first endpoint deceive for the time of the fault, and says how often it did.
+func (r *run) lie(ctx context.Context, f Fault) error {
+	c, err := ethclient.DialContext(ctx, r.chain.HTTP())
+	if err != nil {
+		return fmt.Errorf("dial the chain: %w", err)
+	}
+	defer c.Close()
+
+	var told []*faults.Injected
+	defer func() {
+		hits := 0
+		for _, l := range told {
+			l.Remove()
+			hits += l.Hits()
+		}
+
+		r.saw("%s %v: %d answers", f.Kind, lies[f.N], hits)
+	}()
+	for begun, lied := time.Now(), uint64(0); time.Since(begun) < f.For; {
+		head, logs, err := r.forge(ctx, c)
+		if err != nil {
+			return err
+		}
+
+		if invents := len(lies[f.N]) > 1; head > lied && (invents || lied == 0) {
+			lied = head
+			for _, mode := range lies[f.N] {
+				told = append(told, r.nodes.front[0].Inject(faults.Fault{Mode: mode, N: head + 1, Logs: logs}))
+			}
+		}
+
+		if !pause(ctx, r.plan.BlockTime/4) {
+			return nil
+		}
+	}
+
+	return nil
+}
+
+// forge repeats in the newest block an event of one before it: a second approval, or a second release.
+func (r *run) forge(ctx context.Context, c *ethclient.Client) (head uint64, logs []types.Log, err error) {
+	r.mining.Lock()
+	defer r.mining.Unlock()
+	newest, err := c.HeaderByNumber(ctx, nil)
+	if err != nil {
+		return 0, nil, fmt.Errorf("read the newest block: %w", err)
+	}
+
+	head = newest.Number.Uint64()
+	from := new(big.Int).SetUint64(head - min(head, 20))
+	if logs, err = c.FilterLogs(ctx, ethereum.FilterQuery{FromBlock: from}); err != nil {
+		return 0, nil, fmt.Errorf("read the newest logs: %w", err)
+	}
+
+	for i := range logs {
+		logs[i].BlockNumber, logs[i].BlockHash, logs[i].BlockTimestamp = head, newest.Hash(), newest.Time
+		logs[i].TxHash, logs[i].Index = common.Hash{0xba, 0xd0}, uint(4000+i)
+	}
+
+	return head, logs[:min(len(logs), 8)], nil
+}
