@@ -27,8 +27,13 @@ type Breakage struct {
 	old, new string // every occurrence of old
 }
 
-// Breakages are the mistakes that the oracle of commands is tried with.
+// Breakages are the mistakes that the oracles are tried with.
 var Breakages = []Breakage{
+	{
+		Name: "believes", What: "believes what an endpoint says of a block",
+		Says: "an event_id that is not", file: "relayer/chain/endpoint/receipts.go",
+		old: "proof.Root(q.Encoded) != h.Receipts", new: "proof.Root(q.Encoded) != h.Receipts && h.Number == 0",
+	},
 	{
 		Name: "broadcast-first", What: "broadcasts before it records the attempt",
 		Says: "C2: broadcast before it was recorded", file: "relayer/command/send/attempts.go",
@@ -80,9 +85,13 @@ func (b Breakage) Seen(v *Verdict) bool {
 	return slices.ContainsFunc(v.Wrong, func(wrong string) bool { return strings.HasPrefix(wrong, b.Says) })
 }
 
-// Plan is a short run without faults in which the mistake shows, whatever the machine does: one
-// sender, many conflicts, and full blocks, since only then is anything replaced.
+// Plan is a short run in which the mistake shows, whatever the machine does: an endpoint that changes events, or no
+// fault, one sender, many conflicts, and full blocks, since only then is anything replaced.
 func (b Breakage) Plan() Plan {
+	if b.Name == "believes" {
+		return lyingPlan(1)
+	}
+
 	p := NewCommandsPlan(1)
 	p.Probe, p.Length, p.BlockTime, p.Faults = time.Second, 6*time.Second, 250*time.Millisecond, nil
 	p.Commands.Senders, p.Commands.InFlight, p.Commands.Keeper, p.Commands.Tight = 1, 1, false, false

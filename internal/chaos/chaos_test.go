@@ -20,9 +20,9 @@ import (
 // each fault alone; `make chaos` tries new ones.
 func TestASeed(t *testing.T) {
 	t.Parallel()
-	lying := Groups()[0].Plan(false)
-	lying.Length, lying.Faults = 8*time.Second, []Fault{{Kind: NodeLies, At: sec, For: 6 * sec}}
-	for name, plan := range map[string]Plan{"events": steadyPlans(1)[0], "commands": NewCommandsPlan(1), "lies": lying} {
+	for name, plan := range map[string]Plan{
+		"events": steadyPlans(1)[0], "commands": NewCommandsPlan(1), "lies": lyingPlan(0),
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			v := clean(t, build(t), plan)

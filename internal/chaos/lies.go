@@ -37,6 +37,14 @@ func (p *Plan) extend() {
 	}
 }
 
+// lyingPlan is a short run whose one fault is a way to deceive.
+func lyingPlan(way int) Plan {
+	p := Groups()[0].Plan(false)
+	p.Length, p.Faults = 8*time.Second, []Fault{{Kind: NodeLies, N: way, At: sec, For: 6 * sec}}
+
+	return p
+}
+
 // lie has the first endpoint deceive for the time of the fault, and says how often it did.
 func (r *run) lie(ctx context.Context, f Fault) error {
 	c, err := ethclient.DialContext(ctx, r.chain.HTTP())
