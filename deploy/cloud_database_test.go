@@ -202,7 +202,7 @@ func (c *cloud) sqlProxy(args []string) error {
 	return nil
 }
 
-// mayActAs says whether somebody may act as an account. An account may not act as itself.
+// mayActAs reports whether somebody may act as an account. An account may not act as itself.
 func (c *cloud) mayActAs(who, account string) bool {
 	if !strings.HasPrefix(who, "user:") {
 		who = "serviceAccount:" + who
@@ -230,7 +230,7 @@ func (c *cloud) mayConnect(account, on string) error {
 	return nil
 }
 
-// granted says whether an account has a role on a database instance.
+// granted reports whether an account has a role on a database instance.
 func (c *cloud) granted(account, role, on string) bool {
 	for address, has := range c.State {
 		if !strings.HasPrefix(address, "google_project_iam_member.") || has["role"] != role ||

@@ -209,7 +209,7 @@ func (c *cloud) gcloud(args []string) error {
 
 func (c *cloud) enabled(api string) bool { return slices.Contains(c.APIs, api+".googleapis.com") }
 
-// here says whether a command is about the project: by its flag, or by what is configured.
+// here reports whether a command is about the project: by its flag, or by what is configured.
 func (c *cloud) here(flags map[string]string) error {
 	if of := cmp.Or(flags["project"], c.Configured); of != c.Project {
 		return refuse("The [project] resource is not properly specified: %q", of)
@@ -338,7 +338,7 @@ func (c *cloud) topicExists(name string) bool {
 	return byHand || c.made("google_pubsub_topic.", name)
 }
 
-// made says whether Terraform made something of that name.
+// made reports whether Terraform made something of that name.
 func (c *cloud) made(prefix, name string) bool {
 	for address, has := range c.State {
 		if strings.HasPrefix(address, prefix) && has["name"] == name {
@@ -470,7 +470,7 @@ func (c *cloud) start(s *runService) error {
 	return nil
 }
 
-// mayRead says whether an account has the right to read the values of a secret.
+// mayRead reports whether an account has the right to read the values of a secret.
 func (c *cloud) mayRead(account, secret string) bool {
 	for address, has := range c.State {
 		of, _ := has["secret_id"].(string)

@@ -95,7 +95,7 @@ func newWalk(t *testing.T) *walk {
 	return w
 }
 
-// try runs commands in the shell, which keeps its variables, and says whether the last one succeeded.
+// try runs commands in the shell, which keeps its variables, and reports whether the last one succeeded.
 func (w *walk) try(commands string) (out string, ok bool) {
 	w.t.Helper()
 	// A page tells by a comment what is edited by hand.

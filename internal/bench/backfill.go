@@ -321,7 +321,7 @@ func backfillEnviron(l *lab.Lab, name string, sink *testpubsub.Server, w way) ma
 	}
 }
 
-// storedUpTo says whether everything up to a block is stored. The tables are not there at first.
+// storedUpTo reports whether everything up to a block is stored. The tables are not there at first.
 func storedUpTo(ctx context.Context, db *pgxpool.Pool, end uint64) bool {
 	var done bool
 	err := db.QueryRow(ctx, `select min(c.next_block) > $1 and min(l.next_block) > $1

@@ -80,7 +80,7 @@ func FindBreakage(name string) (Breakage, error) {
 	return Breakage{}, fmt.Errorf("there is no mistake %q: use one of %s", name, strings.Join(names, ", "))
 }
 
-// Seen says whether a verdict names the mistake.
+// Seen reports whether a verdict names the mistake.
 func (b Breakage) Seen(v *Verdict) bool {
 	return slices.ContainsFunc(v.Wrong, func(wrong string) bool { return strings.HasPrefix(wrong, b.Says) })
 }

@@ -229,7 +229,7 @@ func (w *way) crashSending(ctx context.Context, f Fault) error {
 	return r.again(i)
 }
 
-// onSend sees every transaction that a relayer sends, before the node does, and says whether the
+// onSend sees every transaction that a relayer sends, before the node does, and reports whether the
 // node is to get it. C2: it must be in the database by now.
 func (w *way) onSend(raw []byte) bool {
 	var tx types.Transaction

@@ -83,7 +83,7 @@ var instruments = []string{
 // frozenTables are the tables that a transaction may have written to last when its instance is frozen.
 var frozenTables = []string{"cursors", "chain_blocks", "outbox"}
 
-// paused says whether a server process of an instance is kept waiting by a trigger.
+// paused reports whether a server process of an instance is kept waiting by a trigger.
 const paused = `select exists (select from pg_stat_activity where application_name = $1 and wait_event = 'PgSleep')`
 
 // caught waits until a trigger keeps a server process of an instance waiting, which app names, and says

@@ -270,7 +270,7 @@ func (r *run) restarted(ctx context.Context, kept []string) bool {
 	return true
 }
 
-// lostAtTheEnd says whether an instance had no session when it stopped, or lost it then, or the
+// lostAtTheEnd reports whether an instance had no session when it stopped, or lost it then, or the
 // database did not answer in the time that a stop has, or the instance did not go on for so long, on a
 // machine without time for it, that the database ended its transaction: a stop has to say so.
 func lostAtTheEnd(p *lab.Process) bool {

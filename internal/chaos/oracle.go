@@ -242,7 +242,7 @@ func (r *run) received(chain int64, topic string) []testpubsub.Message {
 	})
 }
 
-// doubtful says whether a message may have come twice: an instance was killed or cut off after it had
+// doubtful reports whether a message may have come twice: an instance was killed or cut off after it had
 // sent the message and before it had deleted it from the outbox, or had to stop before it learnt that
 // the message was stored.
 func (r *run) doubtful(lost int) bool {

@@ -382,12 +382,12 @@ func (f *Fault) particulars(r *rand.Rand, confirmations int) {
 	}
 }
 
-// Has says whether the plan has a fault of one of the kinds.
+// Has reports whether the plan has a fault of one of the kinds.
 func (p *Plan) Has(kinds ...Kind) bool {
 	return slices.ContainsFunc(p.Faults, func(f Fault) bool { return slices.Contains(kinds, f.Kind) })
 }
 
-// Deep says whether the plan has a reorganisation that goes deeper than the confirmations.
+// Deep reports whether the plan has a reorganisation that goes deeper than the confirmations.
 func (p *Plan) Deep() bool {
 	return slices.ContainsFunc(p.Faults, func(f Fault) bool { return f.N > p.Confirmations && f.reorganises() })
 }

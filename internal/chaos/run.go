@@ -512,7 +512,7 @@ func newTraffic(ctx context.Context, chain *testchain.Sim, d testchain.Deploymen
 	})
 }
 
-// pause waits, and says whether it was for the whole time.
+// pause waits, and reports whether it was for the whole time.
 func pause(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

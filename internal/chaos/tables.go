@@ -100,7 +100,7 @@ func (r *run) states(ctx context.Context, s side, truth *testchain.Truth, v *Ver
 	return err
 }
 
-// asRecord is what the record of an escrow has to be. An escrow does not say whether it was
+// asRecord is what the record of an escrow has to be. An escrow does not report whether it was
 // released or refunded: the last event does.
 func asRecord(s testchain.State, events []testchain.Entry) record {
 	status := "created"

@@ -52,7 +52,7 @@ func (v *view) ofBranch(r *request) (a response, answered bool, err error) {
 	return response{JSONRPC: "2.0", ID: r.ID, Result: json.RawMessage("null")}, lacks, err
 }
 
-// lacks says whether a block is none of the machine's.
+// lacks reports whether a block is none of the machine's.
 func (v *view) lacks(hash common.Hash) (bool, error) {
 	raw, err := v.call(v.ctx, "eth_getBlockByHash", `"`+hash.Hex()+`"`, "false")
 	number, ok := blockNumber(raw)
@@ -130,7 +130,7 @@ func (v *view) logsBy(filter map[string]json.RawMessage) (logs []json.RawMessage
 	return logs, err
 }
 
-// read decodes a parameter, and says whether it is one.
+// read decodes a parameter, and reports whether it is one.
 func read[T any](raw json.RawMessage) (value T, ok bool) {
 	ok = json.Unmarshal(raw, &value) == nil
 	return value, ok

@@ -98,7 +98,7 @@ type Injected struct {
 	made   map[common.Hash]forged // of Fork: by the hash that the block behind has
 }
 
-// take says whether a node with an allowance of Fault.N items per second answers so many now.
+// take reports whether a node with an allowance of Fault.N items per second answers so many now.
 func (i *Injected) take(items int) bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()

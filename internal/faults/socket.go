@@ -75,7 +75,7 @@ type socket struct {
 	upMu          sync.Mutex // writes to the one behind
 }
 
-// has says whether a fault is in force, and counts that.
+// has reports whether a fault is in force, and counts that.
 func (s *socket) has(modes ...Mode) bool {
 	list, _ := s.n.faults.active()
 	i := find(list, modes...)

@@ -368,7 +368,7 @@ func (t *TCP) end(l *link, tell, orderly bool, to net.Conn) {
 	}
 }
 
-// pass waits until a chunk may go on, and says whether it does at all.
+// pass waits until a chunk may go on, and reports whether it does at all.
 func (t *TCP) pass(l *link, chunk []byte, up bool) bool {
 	came := time.Now()
 	for tried := false; ; tried = true {

@@ -60,7 +60,7 @@ func (p *Process) Kill() {
 // Exited is closed when the process has ended.
 func (p *Process) Exited() <-chan struct{} { return p.exited }
 
-// Running says whether it has not ended.
+// Running reports whether it has not ended.
 func (p *Process) Running() bool {
 	select {
 	case <-p.exited:

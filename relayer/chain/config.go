@@ -178,7 +178,7 @@ func (c *Config) check() error {
 	return errors.Join(errs...)
 }
 
-// tagsDecide says whether the endpoints' tags decide what is processed.
+// tagsDecide reports whether the endpoints' tags decide what is processed.
 func (c *Config) tagsDecide() bool { return c.Finality == Safe || c.Finality == Finalized }
 
 // answerLimit is how large one answer may be where so much memory may be used, in bytes: four are

@@ -179,7 +179,7 @@ func (f *follower) head(ctx context.Context, n *endpoint.Node, calls []*rpc.Call
 	return head, f.tagged(ctx, n, head.Number, calls[1:])
 }
 
-// tagged takes in the answers to tagCalls. Where the tags decide and have moved, the others that are
+// tagged notes the answers to tagCalls. Where the tags decide and have moved, the others that are
 // in use are asked, and all take effect together, once all say so: blocks that only one calls final
 // would be read one by one. head is the node's.
 func (f *follower) tagged(ctx context.Context, n *endpoint.Node, head uint64, calls []*rpc.Call) error {
@@ -257,7 +257,7 @@ func (f *follower) askTags(ctx context.Context, n *endpoint.Node) []tags {
 	return slices.DeleteFunc(said, func(t tags) bool { return t.of == nil })
 }
 
-// subscribe has an endpoint announce its head, and looks at it once. It says whether to try that again:
+// subscribe has an endpoint announce its head, and looks at it once. It reports whether to try that again:
 // some nodes have no subscriptions.
 func (f *follower) subscribe(ctx context.Context, n *endpoint.Node) (*rpc.Subscription, bool) {
 	sub, err := n.Subscribe(ctx)
@@ -279,7 +279,7 @@ func (f *follower) subscribe(ctx context.Context, n *endpoint.Node) (*rpc.Subscr
 	return &rpc.Subscription{}, true
 }
 
-// announced takes in a block that an endpoint has announced, and asks for the tags when they are due.
+// announced notes a block that an endpoint has announced, and asks for the tags when they are due.
 func (f *follower) announced(ctx context.Context, n *endpoint.Node, h Header) {
 	f.arrived(ctx, n, h)
 	if n.Pause(f.pool.servedBut(n)) > 0 || !f.tagsDue(n) {
@@ -291,7 +291,7 @@ func (f *follower) announced(ctx context.Context, n *endpoint.Node, h Header) {
 	}
 }
 
-// tagsDue says whether to ask an endpoint for the tags.
+// tagsDue reports whether to ask an endpoint for the tags.
 func (f *follower) tagsDue(n *endpoint.Node) bool {
 	mean, _ := f.outlook.rhythm()
 	pause := min(max(tagsBlocks*mean, tagsEvery), tagsSeldom)

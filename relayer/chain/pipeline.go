@@ -29,7 +29,7 @@ func (f *flight) landed(bytes int, err error) {
 func (f *flight) width() int { return min(max(int(f.calm.Load()), 1), endpoint.RangesInFlight) }
 
 // pipeline does jobs with as many in flight as width says then, and yields their results in order, up
-// to the first error. It says whether the reader wants more, and leaves no goroutine behind.
+// to the first error. It reports whether the reader wants more, and leaves no goroutine behind.
 func pipeline(ctx context.Context, width func() int, next func() (func(context.Context) (Batch, error), bool),
 	yield func(Batch, error) bool) bool {
 	type result struct {

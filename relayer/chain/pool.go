@@ -89,7 +89,7 @@ func (p *pool) order(need uint64, avoid *endpoint.Node) (list []*endpoint.Node, 
 	return slices.Concat(ranks[:]...), wait
 }
 
-// servedBut says whether an endpoint other than n serves.
+// servedBut reports whether an endpoint other than n serves.
 func (p *pool) servedBut(n *endpoint.Node) bool {
 	return slices.ContainsFunc(p.nodes, func(other *endpoint.Node) bool { return other != n && other.Serves() })
 }

@@ -78,7 +78,7 @@ func (r *reader) byRange(to uint64) uint64 {
 	return min(to, v.Final, v.Head-min(v.Head, r.outlook.farBehind()))
 }
 
-// ranges yields from..to in ranges, each behind the one before. It says whether the reader wants more.
+// ranges yields from..to in ranges, each behind the one before. It reports whether the reader wants more.
 func (r *reader) ranges(ctx context.Context, from, to uint64, f *Filter, avoid *endpoint.Node,
 	yield func(Batch, error) bool) bool {
 	var planned []uint64 // the last blocks of the ranges in flight

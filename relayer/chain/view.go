@@ -74,7 +74,7 @@ func (o *outlook) Changed() <-chan struct{} {
 	return o.changed
 }
 
-// health says whether the head is known and moves.
+// health reports whether the head is known and moves.
 func (o *outlook) health() error {
 	now := o.cfg.Now()
 	o.mu.Lock()
@@ -129,10 +129,10 @@ func (o *outlook) heads(least uint64) (list []place) {
 // farBehind is how many blocks the nodes behind one URL may be apart.
 func (o *outlook) farBehind() uint64 { return o.atLeast(farBlocks, farTime) }
 
-// leaps says whether a head is far above all that is known.
+// leaps reports whether a head is far above all that is known.
 func (o *outlook) leaps(head uint64) bool { return head > o.View().Head+o.farBehind() }
 
-// waits says whether blocks could be processed if only it were agreed that they are the chain's.
+// waits reports whether blocks could be processed if only it were agreed that they are the chain's.
 func (o *outlook) waits() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -29,7 +29,7 @@ const (
 	Reopened   State = "reopened"  // of an answer only: the last final answer is void, another one will follow
 )
 
-// Final says whether nothing follows but, after a deep reorganisation, Reopened.
+// Final reports whether nothing follows but, after a deep reorganisation, Reopened.
 func (s State) Final() bool {
 	switch s {
 	case Accepted, Held, Assigned, Sent, Reopened:
@@ -84,7 +84,7 @@ type Answer struct {
 	FeePaid     string    `json:"fee_paid,omitempty"` // wei
 }
 
-// Final says whether this is the final answer to the command: nothing follows it but, after a deep
+// Final reports whether this is the final answer to the command: nothing follows it but, after a deep
 // reorganisation, Reopened. A refusal with revision 0 is not: it says that one message was refused of
 // which nothing is stored, since no requester whom the relayer knows has signed it. Anybody who may
 // publish to the relayer can cause it for a command of somebody else, whose own answer is another one.

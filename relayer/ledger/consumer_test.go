@@ -186,7 +186,7 @@ func (s *story) mine(waiting []transaction) {
 	}
 }
 
-// possible says whether a transaction can be mined now: its escrows are there, or are not if it
+// possible reports whether a transaction can be mined now: its escrows are there, or are not if it
 // deploys them, and it was not mined yet.
 func (s *story) possible(tx transaction) bool {
 	for _, b := range s.chain {

@@ -37,7 +37,7 @@ type weather struct {
 
 var errWeather = errors.New("the database is away")
 
-// pass waits for up to a time, and says whether what waited fails.
+// pass waits for up to a time, and reports whether what waited fails.
 func (w *weather) pass(ctx context.Context, upTo time.Duration, oneIn int) (fails bool, err error) {
 	w.mu.Lock()
 	timer := time.NewTimer(time.Duration(w.random.Int64N(int64(upTo))))

@@ -62,7 +62,7 @@ type Filters interface {
 	Most() int
 	// Learn takes in what was read, and how many logs were others'.
 	Learn(b *chain.Batch, foreign int)
-	// Refused takes in why a reading by a filter failed. It says whether to read again at once, by another.
+	// Refused takes in why a reading by a filter failed. It reports whether to read again at once, by another.
 	Refused(ctx context.Context, f *chain.Filter, err error, log *slog.Logger) bool
 }
 

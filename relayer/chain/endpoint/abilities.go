@@ -14,7 +14,7 @@ import (
 // behind a URL are mended, and the reason may have been another.
 const rememberedFor = 10 * time.Minute
 
-// lately says whether what was found out at t still counts.
+// lately reports whether what was found out at t still counts.
 func lately(t, now time.Time) bool { return now.Sub(t) < rememberedFor }
 
 // fact is something that a node's answers have shown.
@@ -25,7 +25,7 @@ type fact struct {
 
 func (f *fact) note() { f.at.Store(f.now().UnixNano()) }
 
-// holds says whether that was lately.
+// holds reports whether that was lately.
 func (f *fact) holds() bool {
 	at := f.at.Load()
 	return at != 0 && lately(time.Unix(0, at), f.now())
@@ -61,7 +61,7 @@ func newAbilities(addresses int, now func() time.Time) *abilities {
 		byNumber: fact{now: now}, noReceipts: fact{now: now}}
 }
 
-// refuses says whether the node has shown that it does not serve such a reading.
+// refuses reports whether the node has shown that it does not serve such a reading.
 func (a *abilities) refuses(from uint64, f *Filter) error {
 	switch {
 	case f.Addresses == nil && a.named.holds():
@@ -73,14 +73,14 @@ func (a *abilities) refuses(from uint64, f *Filter) error {
 	return nil
 }
 
-// lost says whether the node has shown that it does not keep a block.
+// lost reports whether the node has shown that it does not keep a block.
 func (a *abilities) lost(block uint64) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return block < a.oldest && a.now().Before(a.lostUntil)
 }
 
-// lacks notes that the node said of an old block that it is not there. It says whether that counts.
+// lacks notes that the node said of an old block that it is not there. It reports whether that counts.
 func (a *abilities) lacks(block uint64) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -124,7 +124,7 @@ func (a *abilities) perRequest() int {
 	return a.addresses
 }
 
-// tooMany takes in that so many addresses were refused. It says whether fewer are worth a try.
+// tooMany notes that so many addresses were refused. It reports whether fewer are worth a try.
 func (a *abilities) tooMany(addresses int) bool {
 	if addresses <= 1 {
 		return false

@@ -171,7 +171,7 @@ func (a *allowance) calmer(is bool) {
 	a.wake()
 }
 
-// answered takes in the answers to n requests.
+// answered notes the answers to n requests.
 func (a *allowance) answered(n int, s sent) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -181,14 +181,14 @@ func (a *allowance) answered(n int, s sent) {
 	a.wake()
 }
 
-// crowded says whether so many were in flight that it is not known that the node takes them.
+// crowded reports whether so many were in flight that it is not known that the node takes them.
 func (a *allowance) crowded(s sent) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return !a.width.proven(s.crowd())
 }
 
-// refused takes in a refusal for the rate, and for how long nothing is to be sent. Several that were in
+// refused notes a refusal for the rate, and for how long nothing is to be sent. Several that were in
 // flight together are one. What was refused while others were in flight was one too many, or too soon.
 func (a *allowance) refused(s sent, pause time.Duration) {
 	a.mu.Lock()
@@ -207,7 +207,7 @@ func (a *allowance) refuse(s sent, pause time.Duration) {
 	}
 }
 
-// again takes in whether what was asked again at once, as its answer was lost, was lost again. That is so
+// again notes whether what was asked again at once, as its answer was lost, was lost again. That is so
 // under a limit of the rate; a network that loses some answers gives most of them the second time. heard
 // tells it from a node that does not answer at all.
 func (a *allowance) again(lost bool) {
@@ -235,7 +235,7 @@ func (a *allowance) tries() int {
 	return 1
 }
 
-// lost takes in that the answer to a request was lost, in all its tries. Where that is for the rate, and
+// lost notes that the answer to a request was lost, in all its tries. Where that is for the rate, and
 // few were answered since the last time, it may not be after all: the next is asked again at once.
 func (a *allowance) lost(s sent, pause time.Duration) {
 	a.mu.Lock()

@@ -61,14 +61,14 @@ func (b *batches) answered(size int) {
 	}
 }
 
-// work says whether batches of such a size have been answered.
+// work reports whether batches of such a size have been answered.
 func (b *batches) work(size int) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return size <= b.works && !b.doubted
 }
 
-// refused takes in that of so many requests of a batch only some were answered.
+// refused notes that of so many requests of a batch only some were answered.
 func (b *batches) refused(size, answered int) {
 	if answered == 0 {
 		answered = size / 2
@@ -80,7 +80,7 @@ func (b *batches) refused(size, answered int) {
 	b.works, b.doubted = 0, false
 }
 
-// tooFast takes in that a batch was refused for its rate: one that is larger than what the node lets
+// tooFast notes that a batch was refused for its rate: one that is larger than what the node lets
 // through at once would be refused for ever.
 func (b *batches) tooFast(size int) {
 	b.mu.Lock()
@@ -105,7 +105,7 @@ func (b *batches) doubt() {
 	b.doubted = true
 }
 
-// excuse takes in that a batch of such a size failed for another reason: one of its requests alone
+// excuse notes that a batch of such a size failed for another reason: one of its requests alone
 // failed as well.
 func (b *batches) excuse(size int) {
 	b.mu.Lock()
@@ -113,7 +113,7 @@ func (b *batches) excuse(size int) {
 	b.works, b.doubted = max(b.works, size), false
 }
 
-// mayBeRefused says whether the failure of a batch as a whole can be one of its size: the first
+// mayBeRefused reports whether the failure of a batch as a whole can be one of its size: the first
 // request of it, sent alone, decides.
 func (b *batches) mayBeRefused(calls []*rpc.Call, err error) bool {
 	switch kind := rpc.Classify(err); {

@@ -24,7 +24,7 @@ type Filter struct {
 	queries  []string // the fixed part of eth_getLogs' parameter, one for every chunk of addresses
 }
 
-// Matches says whether a log is one that was asked for.
+// Matches reports whether a log is one that was asked for.
 func (f *Filter) Matches(l *types.Log) bool {
 	topic := len(f.Topics) == 0 || len(l.Topics) > 0 && slices.Contains(f.Topics, l.Topics[0])
 	return topic && f.Names(l.Address)
@@ -37,7 +37,7 @@ func (f *Filter) orOneStray() func(*types.Log) bool {
 	return func(l *types.Log) bool { return f.Matches(l) || !strays.Swap(true) }
 }
 
-// Names says whether the logs of a contract are asked for, as far as the addresses say.
+// Names reports whether the logs of a contract are asked for, as far as the addresses say.
 func (f *Filter) Names(a common.Address) bool {
 	f.once.Do(func() {
 		f.emitters = make(map[common.Address]struct{}, len(f.Addresses))
@@ -50,7 +50,7 @@ func (f *Filter) Names(a common.Address) bool {
 	return named || f.Addresses == nil
 }
 
-// Telling says whether a bloom filter says something of its block: some chains give one without any
+// Telling reports whether a bloom filter says something of its block: some chains give one without any
 // bits for every block, and some one with all of them.
 func Telling(b *types.Bloom) bool {
 	set := 0
@@ -61,7 +61,7 @@ func Telling(b *types.Bloom) bool {
 	return set > 0 && set < types.BloomBitLength
 }
 
-// AllowedBy says whether a block's bloom filter allows for logs that match. Bloom filters have no false negatives.
+// AllowedBy reports whether a block's bloom filter allows for logs that match. Bloom filters have no false negatives.
 func (f *Filter) AllowedBy(b *types.Bloom) bool {
 	match := len(f.Topics) == 0 || slices.ContainsFunc(f.Topics, func(t common.Hash) bool { return b.Test(t.Bytes()) })
 	if !match || f.Addresses == nil {

@@ -58,7 +58,7 @@ var transitions = map[State]map[event]State{
 		refused: Unfit},
 }
 
-// Up says whether a node in this state is in use.
+// Up reports whether a node in this state is in use.
 func (s State) Up() bool { return s == Healthy || s == Limited || s == Unsteady || s == OnProbation }
 
 // Pauses of a node, by what happened.
@@ -106,7 +106,7 @@ type health struct {
 	enough time.Duration // the last that was followed by an answer; less is tried after a first one that was
 }
 
-// works notes an answer to a request that was sent at asked. It says whether the state changed.
+// works notes an answer to a request that was sent at asked. It reports whether the state changed.
 func (h *health) works(asked, now time.Time) bool {
 	if asked.Before(h.failed) || now.Before(h.resume) {
 		return false // it was sent before something went wrong
@@ -144,7 +144,7 @@ func (h *health) proves(asked time.Time) bool {
 }
 
 // fails notes an error that speaks against the node, of a request that was sent at asked; zero:
-// now. It sets the pause, and says whether the state changed.
+// now. It sets the pause, and reports whether the state changed.
 func (h *health) fails(err error, asked, now time.Time, jitter func(time.Duration) time.Duration) bool {
 	repeated := !asked.IsZero() && asked.Before(h.failed)
 	h.err = err

@@ -47,7 +47,7 @@ func newLink(cfg *Config) *link {
 // Name of the node, as operators see it.
 func (l *link) Name() string { return l.cfg.Name }
 
-// WebSocket says whether the node can announce blocks.
+// WebSocket reports whether the node can announce blocks.
 func (l *link) WebSocket() bool { return l.cfg.webSocket() }
 
 // Close ends its connections. The next request opens new ones.
@@ -154,7 +154,7 @@ func (l *link) sendBatch(ctx context.Context, timeout time.Duration, limit int64
 	return nil, err
 }
 
-// waitOut waits until the node may be asked again, and says whether that is worth it.
+// waitOut waits until the node may be asked again, and reports whether that is worth it.
 func (l *link) waitOut(ctx context.Context) bool {
 	pause := l.Pause(false)
 	if pause > LongestWait {
@@ -323,7 +323,7 @@ func (l *link) tries(ctx context.Context, calls []*rpc.Call) int {
 	return l.rate.tries()
 }
 
-// broke says whether the answer to a request was lost, which says nothing of the request.
+// broke reports whether the answer to a request was lost, which says nothing of the request.
 func broke(err error) bool {
 	if page, is := errors.AsType[*rpc.Page](err); is {
 		return page.Status == http.StatusBadGateway || rpc.Classify(err) == rpc.Invalid
@@ -334,7 +334,7 @@ func broke(err error) bool {
 	return !said && !notSent(err) && !errors.Is(err, ErrWrongChain) && rpc.Classify(err) == rpc.Failed
 }
 
-// metRate says whether a request was refused for its rate. A limit that is not named, of a request that
+// metRate reports whether a request was refused for its rate. A limit that is not named, of a request that
 // has no range, is one of the rate.
 func metRate(c *rpc.Call) bool {
 	kind := rpc.Classify(c.Err)

@@ -110,7 +110,7 @@ func (p *pace) grow(now time.Time) {
 	}
 }
 
-// refused takes in a refusal, and that nothing is sent for a pause.
+// refused notes a refusal, and that nothing is sent for a pause.
 func (p *pace) refused(now time.Time, pause time.Duration) {
 	p.tokens, p.filled = 0, now.Add(pause)
 	switch {

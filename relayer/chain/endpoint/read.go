@@ -63,7 +63,7 @@ func (n *Node) ReadRange(ctx context.Context, from, to uint64, f *Filter) (Batch
 // Follows reports whether the batch continues the chain behind a block with a hash; zero: whatever block it is.
 func (b *Batch) Follows(block common.Hash) bool { return block == (common.Hash{}) || b.Parent == block }
 
-// Gives says whether such a reading may be had of the node, now or when it is in use again. One that
+// Gives reports whether such a reading may be had of the node, now or when it is in use again. One that
 // refuses logs, wants addresses or has thrown the block away is not worth waiting for.
 func (n *Node) Gives(from uint64, f *Filter) bool {
 	return n.refuses(from, f) == nil && n.Status().State != Unfit
@@ -161,7 +161,7 @@ func (n *Node) busy(ctx context.Context, err error, asked time.Time, said bool) 
 	}
 }
 
-// answersNamed says whether a node that refuses the logs of any block gives those of a contract that
+// answersNamed reports whether a node that refuses the logs of any block gives those of a contract that
 // is named, whatever its words for that were.
 func (n *Node) answersNamed(ctx context.Context, block uint64, f *Filter) bool {
 	const sure = 4 // a node that is only busy, or limits its rate, refuses one and not the other by chance
@@ -177,7 +177,7 @@ func (n *Node) answersNamed(ctx context.Context, block uint64, f *Filter) bool {
 	return true
 }
 
-// notSent says whether a request did not reach the node, so that its size cannot have been the reason of its failure.
+// notSent reports whether a request did not reach the node, so that its size cannot have been the reason of its failure.
 func notSent(err error) bool {
 	op, is := errors.AsType[*net.OpError](err)
 	return is && op.Op == "dial"
@@ -382,7 +382,7 @@ func (n *Node) Headers(ctx context.Context, numbers []uint64) ([]rpc.Header, err
 	return list, err
 }
 
-// Keeps says whether the node has a block at a height under a hash, and the head that it, or the machine
+// Keeps reports whether the node has a block at a height under a hash, and the head that it, or the machine
 // behind its URL that answered, has then.
 func (n *Node) Keeps(ctx context.Context, number uint64, hash common.Hash) (keeps bool, head rpc.Header, err error) {
 	at, newest := rpc.ByNumber(number), rpc.ByTag("latest")
@@ -517,7 +517,7 @@ func (n *Node) parts(ctx context.Context, q query, parts []string) (logsAnswer, 
 	return a, nil
 }
 
-// add takes in the answers of one batch.
+// add notes the answers of one batch.
 func (a *logsAnswer) add(calls, heads []*rpc.Call) error {
 	for i, head := range heads {
 		switch {

@@ -83,7 +83,7 @@ func fullness(logs, bytes, enoughBytes int) float64 {
 	return max(float64(logs)/enoughLogs, float64(bytes)/float64(enoughBytes))
 }
 
-// accepted takes in an answer: of so many blocks, and how many answers that are large enough it makes.
+// accepted notes an answer: of so many blocks, and how many answers that are large enough it makes.
 func (s *span) accepted(kind kind, size uint64, full float64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -112,8 +112,8 @@ func (s *span) accepted(kind kind, size uint64, full float64) {
 	}
 }
 
-// refused takes in that so many blocks were not answered for, and why; hint is how many would be,
-// zero: unknown. It says whether fewer are worth a try.
+// refused notes that so many blocks were not answered for, and why; hint is how many would be,
+// zero: unknown. It reports whether fewer are worth a try.
 func (s *span) refused(size uint64, kind rpc.Kind, hint uint64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -162,14 +162,14 @@ func (s *span) misread(size uint64, kind rpc.Kind) bool {
 	return s.told > believed
 }
 
-// proven says whether the node has answered for so many blocks.
+// proven reports whether the node has answered for so many blocks.
 func (s *span) proven(size uint64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return size <= s.answered
 }
 
-// spares says whether a node that was too busy for so many blocks may be asked for as many again, as
+// spares reports whether a node that was too busy for so many blocks may be asked for as many again, as
 // it has answered for them before: it is the rate then. If that goes on, it is not.
 func (s *span) spares(size uint64) bool {
 	s.mu.Lock()
@@ -183,7 +183,7 @@ func (s *span) spares(size uint64) bool {
 	return true
 }
 
-// unfit says whether single blocks were refused so often that the node gives no logs at all.
+// unfit reports whether single blocks were refused so often that the node gives no logs at all.
 func (s *span) unfit() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -39,7 +39,7 @@ type standing struct {
 // in some of what it is asked: it may be asked every second, for hours.
 const sayAgain = time.Minute
 
-// hush says whether the log has heard of an error lately. Held: mu.
+// hush reports whether the log has heard of an error lately. Held: mu.
 func (s *standing) hush(err error) bool {
 	if s.heard == nil {
 		s.heard = map[State]*logging.Repeats{}
@@ -145,7 +145,7 @@ func (s *standing) jitter(pause time.Duration) time.Duration {
 	return time.Duration(s.cfg.Rand() * float64(pause) / 4)
 }
 
-// Serves says whether the node can be counted on: it is in use, has not answered wrongly lately,
+// Serves reports whether the node can be counted on: it is in use, has not answered wrongly lately,
 // and may be asked at once or soon.
 func (s *standing) Serves() bool {
 	s.mu.Lock()

@@ -42,7 +42,7 @@ func (w *width) end() int {
 	return w.inFlight + 1
 }
 
-// enter says whether one more range may be asked for now.
+// enter reports whether one more range may be asked for now.
 func (w *width) enter() bool {
 	if w.ranges >= min(1+w.calm, RangesInFlight, w.most) {
 		return false
@@ -53,7 +53,7 @@ func (w *width) enter() bool {
 	return true
 }
 
-// answered takes in an answer to what was asked as the crowd-th at a time. Once as many as are allowed
+// answered notes an answer to what was asked as the crowd-th at a time. Once as many as are allowed
 // have been answered often enough, one more may be tried.
 func (w *width) answered(crowd int, now time.Time) {
 	w.answers[min(crowd, mostInFlight)]++
@@ -62,7 +62,7 @@ func (w *width) answered(crowd int, now time.Time) {
 	}
 }
 
-// proven says whether enough has been answered at such a number.
+// proven reports whether enough has been answered at such a number.
 func (w *width) proven(crowd int) bool {
 	if crowd = min(crowd, mostInFlight); crowd <= 1 {
 		return true
@@ -76,7 +76,7 @@ func (w *width) proven(crowd int) bool {
 	return n >= enoughAnswers
 }
 
-// refused takes in a refusal, and says whether that was for the number in flight.
+// refused notes a refusal, and reports whether that was for the number in flight.
 func (w *width) refused(crowd int, now time.Time) bool {
 	if crowd = min(crowd, mostInFlight); crowd <= 1 {
 		return false

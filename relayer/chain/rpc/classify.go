@@ -206,7 +206,7 @@ func RetryIn(err error) time.Duration {
 	return 0
 }
 
-// Shrinks says whether a refusal of one eth_getLogs is met by asking for fewer blocks. Everything
+// Shrinks reports whether a refusal of one eth_getLogs is met by asking for fewer blocks. Everything
 // is that is not known as something else: a provider's new wording costs time, never progress.
 func Shrinks(kind Kind) bool {
 	switch kind {
@@ -217,7 +217,7 @@ func Shrinks(kind Kind) bool {
 	return false
 }
 
-// Vague says whether a refusal does not say what it is for.
+// Vague reports whether a refusal does not say what it is for.
 func Vague(err error) bool {
 	if errors.Is(err, ErrRate) {
 		return false // it has been found out

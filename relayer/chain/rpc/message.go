@@ -186,13 +186,13 @@ func (m *message) begins(kind jsontext.Kind) bool {
 	return err == nil
 }
 
-// ends takes the bracket that closes an array or object, and says whether it was there.
+// ends takes the bracket that closes an array or object, and reports whether it was there.
 func (m *message) ends() bool {
 	_, err := m.ReadToken()
 	return err == nil
 }
 
-// more says whether an array or object goes on: what is next neither closes it nor is wrong.
+// more reports whether an array or object goes on: what is next neither closes it nor is wrong.
 func more(d *jsontext.Decoder) bool {
 	switch d.PeekKind() {
 	case jsontext.KindEndArray, jsontext.KindEndObject, jsontext.KindInvalid:

@@ -70,7 +70,7 @@ func arrival(ctx context.Context) func() {
 	return f
 }
 
-// late says whether a context ended because its time was over.
+// late reports whether a context ended because its time was over.
 func late(ctx context.Context) bool {
 	return errors.Is(ctx.Err(), context.DeadlineExceeded) || errors.Is(context.Cause(ctx), ErrSlow)
 }
@@ -165,10 +165,10 @@ func (c *Call) Decode(to any) error {
 	return nil
 }
 
-// IsHeader says whether the result is a header.
+// IsHeader reports whether the result is a header.
 func (c *Call) IsHeader() bool { return c.Method == GetByNumber || c.Method == GetByHash }
 
-// Null says whether the answer is null.
+// Null reports whether the answer is null.
 func (c *Call) Null() bool { return c.Err == nil && string(c.Result) == "null" }
 
 // Header decodes a header and tests that it is the one that was asked for.

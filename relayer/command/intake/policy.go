@@ -122,7 +122,7 @@ func (g *grant) check(requester common.Address, say func(format string, args ...
 	}
 }
 
-// knows says whether somebody may ask for anything at all.
+// knows reports whether somebody may ask for anything at all.
 func (p *Policy) knows(requester common.Address) bool {
 	_, ok := p.requesters[requester]
 	return ok

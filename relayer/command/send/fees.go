@@ -27,7 +27,7 @@ func (f Fees) first() price {
 	return price{Cap: limit.Add(limit, f.Tip), Tip: new(big.Int).Set(f.Tip)}
 }
 
-// enough says whether an offer gets into the next block.
+// enough reports whether an offer gets into the next block.
 func (f Fees) enough(p price) bool {
 	if f.Base == nil {
 		return p.Cap.Cmp(f.Tip) >= 0

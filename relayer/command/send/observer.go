@@ -92,7 +92,7 @@ func (o *observer) watch(ctx context.Context, view View, a *account, flights []*
 	return true, o.observe(ctx, view, a, flights)
 }
 
-// wantsLook says whether there is a reason to look at everything.
+// wantsLook reports whether there is a reason to look at everything.
 func (o *observer) wantsLook(view View, a *account, flights []*flight) bool {
 	switch {
 	case !o.looked.Ready || a.NextNonce == nil:

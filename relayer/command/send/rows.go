@@ -30,7 +30,7 @@ func (a *account) target() Block {
 	return Block{a.LedgerBlock, common.HexToHash(a.LedgerHash), a.LedgerTime}
 }
 
-// ready says whether the account may give its next nonce to a command: it is not one that was seen in use,
+// ready reports whether the account may give its next nonce to a command: it is not one that was seen in use,
 // and all below one that was adopted are final.
 func (a *account) ready(look Look) bool {
 	return a.State == "active" && a.NextNonce != nil && !look.Doubtful && look.Final >= a.WaitFinal &&

@@ -40,7 +40,7 @@ type Config struct {
 	Limits     Limits
 	Policy     Policy  // who may ask for what; nil: only the keeper
 	Keeper     *Keeper // nil: this sender releases nothing by itself
-	// Valid says whether what is held through the session still holds. It is asked before bytes go out. Nil: always.
+	// Valid reports whether what is held through the session still holds. It is asked before bytes go out. Nil: always.
 	Valid func() bool
 	// What is not mined goes out again after BumpBlocks blocks (0 means 3) or ResendEvery (0 means 10 s), whichever
 	// is first. The lowest nonce is replaced, for a higher fee, BumpBlocks blocks or BumpAfter (0 means a minute)

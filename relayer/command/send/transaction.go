@@ -113,7 +113,7 @@ func unsigned(tx *types.Transaction, chainID *big.Int) ([]byte, error) {
 	return append([]byte{tx.Type()}, fields...), err
 }
 
-// acted says whether a transaction that succeeded reached its contract. A call to an address without
+// acted reports whether a transaction that succeeded reached its contract. A call to an address without
 // code succeeds as well, and does nothing: after a reorganisation that took the escrow away.
 func acted(r *Receipt, asked *request) bool {
 	contract := asked.Escrow

@@ -54,7 +54,7 @@ func main() {
 	}
 }
 
-// profiled says whether this process is a relayer that is profiled, and into which folder.
+// profiled reports whether this process is a relayer that is profiled, and into which folder.
 func profiled() (self, dir string, ok bool) {
 	self, _ = os.Executable()
 	dir, ok = os.LookupEnv(profileDir)
