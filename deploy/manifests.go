@@ -60,7 +60,7 @@ type ManifestInput struct {
 	// Env are further variables of the relayer, the same for every instance. Those that carry
 	// secrets are refused here.
 	Env map[string]string
-	// Secrets are variables whose values are in Secret Manager: variable to secret:version, or
+	// Secrets are variables with values in Secret Manager: variable to secret:version, or
 	// secret, which is version 1. Default: DATABASE_URL and RPC_URLS from PREFIX-database-url and
 	// PREFIX-rpc-urls. `latest` is refused: it follows a new version even if that one is disabled,
 	// so disabling a bad version would take down every instance that restarts.
@@ -325,7 +325,7 @@ func (c *CommandsInput) check(in ManifestInput, want func(ok bool, format string
 	}
 }
 
-// quote writes a string as a YAML double-quoted scalar, of which JSON's is a subset.
+// quote writes a string as JSON, which is also a YAML double-quoted scalar.
 func quote(s string) (string, error) {
 	b, err := json.Marshal(s)
 	return string(b), err

@@ -18,7 +18,7 @@
 //
 // Any login to the database may take any advisory lock, without a grant. So the keys derive from a
 // secret of the schema (LockKey), a lock counts only if its holder's login may change our tables
-// (held_locks), and a lock whose key an unprivileged login holds gets another key. Such a login can
+// (held_locks), and a lock gets another key when an unprivileged login holds its key. Such a login can
 // still use what Postgres leaves to every login: connections, CPU and the server's lock table.
 //
 // To see the locks by hand: select * from all_locks(), with keys as lock_key computes them. To free

@@ -250,7 +250,7 @@ func (e *Elector) Beat(ctx context.Context, t Term) error {
 	return nil
 }
 
-// endHungLeader ends the server session of a leader whose process answers probes but writes no
+// endHungLeader ends the server session of a leader that answers probes but writes no
 // heartbeats, once two consecutive checks have found it stale. The first check returns the leader's
 // server process, which the next one gets as suspect: a candidate that has just won the lock writes
 // its first heartbeat within callTimeout. A rollback locks the leadership row, and delays

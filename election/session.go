@@ -369,7 +369,7 @@ func find(ctx context.Context, db *pgxpool.Pool, key int64, pid uint32, alive fu
 
 // Do runs f on the session's connection, between probes, within the lease: f must use the context
 // that it gets. Do returns ErrLost when the session is over. Once f has begun, the deadline of ctx
-// applies but its cancellation does not: pgx closes a connection whose statement is cancelled, and
+// applies but its cancellation does not: pgx closes a connection when its statement is cancelled, and
 // a stop releases slots and leadership through it.
 func (s *Session) Do(ctx context.Context, f func(context.Context, *pgx.Conn) error) error {
 	r := request{ctx: ctx, run: f, done: make(chan error, 1)}

@@ -74,7 +74,7 @@ func Up(ctx context.Context, conn *pgx.ConnConfig) (applied []int64, err error) 
 type State struct {
 	Current int64 `json:"current"`
 	Latest  int64 `json:"latest"`
-	// Oldest is the oldest version whose binaries may work with a database newer than this binary;
+	// Oldest is the oldest version with binaries that may work with a database newer than this binary;
 	// 0: undeclared.
 	Oldest int64 `json:"oldest_compatible,omitempty"`
 }

@@ -36,7 +36,7 @@ type Settings struct {
 	// differed, a consumer's messages would depend on which of them serves an escrow. An instance
 	// that differs is refused.
 	Stream map[string]string `json:"stream,omitempty"`
-	// Other holds settings whose differences are harmless, or only temporary; they are shown.
+	// Other holds settings that may differ without harm, or for a while; they are shown.
 	Other map[string]string `json:"other,omitempty"`
 	// Mixed permits the instance to differ from others in Stream, for the time of a rolling change.
 	Mixed bool `json:"mixed,omitempty"`

@@ -14,7 +14,7 @@ import (
 // takes milliseconds; one that yields waits some seconds for the publisher.
 const StaleAfter = 20 * time.Second
 
-// An instance whose nodes block it leaves its slots to those that can go on, and sits out until it
+// An instance that its nodes block leaves its slots to those that can go on, and sits out until it
 // can again. So does one that cannot claim, for any reason: the others leave free slots to the
 // instance that prefers them, which would leave them unserved. While it sits out it has nothing to
 // claim, so it counts as able:
@@ -25,7 +25,7 @@ const StaleAfter = 20 * time.Second
 //	  └──────────────────────────────────────────────────────────────────────┘
 //	     able for its probation, or able while all others are stuck, or alone
 //
-// The other instance must have been able for as long: a fleet whose nodes all fail, or fail and
+// The other instance must have been able for as long: a fleet with nodes that all fail, or fail and
 // return together, keeps its slots in place. The probation is StallAfter at first and doubles each
 // time that the instance sits out, up to maxProbation: a node that fails only under the load of the
 // slots would otherwise move them back and forth. It starts over once the instance has been able

@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Factory is a contract whose deployments are followed.
+// Factory is a contract with followed deployments.
 type Factory struct {
 	ID      int16 // in the table escrows
 	Address common.Address
@@ -80,7 +80,7 @@ func (f *Followed) Set(list []Factory) { f.list.Store(&list) }
 // List returns the factories. The caller must not change it.
 func (f *Followed) List() []Factory { return *f.list.Load() }
 
-// Has reports whether a contract is a factory whose deployments in a block the factory watch reads.
+// Has reports whether the factory watch reads a contract's deployments in a block.
 func (f *Followed) Has(address common.Address, block uint64) bool {
 	return slices.ContainsFunc(f.List(), func(k Factory) bool { return k.Address == address && k.Follows(block) })
 }
@@ -116,7 +116,7 @@ func AddFactories(ctx context.Context, tx pgx.Tx, chainID int64, more []Factory)
 	return nil
 }
 
-// PutFactories is AddFactories for a chain that nobody has read.
+// PutFactories is AddFactories for a chain that is still to be read.
 func PutFactories(ctx context.Context, tx pgx.Tx, chainID int64, more []Factory) error {
 	for _, f := range more {
 		if _, err := tx.Exec(ctx, addFactory, chainID, f.Address[:], f.Start); err != nil {
@@ -141,7 +141,7 @@ const addFactory = `
 
 // RetireFactory ends the following of a factory's new deployments at the cursor of the factory watch, and returns
 // that block. Its escrows are followed to their end. ErrCreating: a transaction that creates an escrow of it is under
-// way, and nobody would follow that escrow.
+// way, and that escrow would be lost.
 func RetireFactory(ctx context.Context, tx pgx.Tx, chainID int64, address common.Address) (block int64, err error) {
 	err = tx.QueryRow(ctx, `
 		with l as (update leadership set generation = generation + 1 where chain_id = $1 returning next_block)

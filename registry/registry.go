@@ -109,8 +109,8 @@ const record = `
 	insert into late_escrows (chain_id, address, slot, deployed_block, log_index, monitored)
 	select @chain, address, slot, discovered_block_number, log_index, discovered_block_number - 1 from put`
 
-// ListLate returns at most limit escrows in slots of the owner that wait to be admitted and whose
-// catch-up continues in the blocks from..to, exclusive, ordered by that block.
+// ListLate returns at most limit escrows in slots of the owner that wait to be admitted and
+// continue their catch-up in the blocks from..to, exclusive, ordered by that block.
 func ListLate(ctx context.Context, db DB, chainID int64, owner string, from, to int64, limit int) ([]Late, error) {
 	rows, _ := db.Query(ctx, listLate, chainID, owner, limit, from-1, to-1)
 	late, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Late])

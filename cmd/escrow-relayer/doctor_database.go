@@ -131,7 +131,7 @@ func (d *doctor) schema(ctx context.Context, db *database.Database) {
 	}
 }
 
-// selectLeft finds the other chains of a database whose messages wait, while no instance that follows them lives.
+// selectLeft finds the other chains of a database with messages that wait, and without a live instance.
 const selectLeft = `
 	select l.chain_id from leadership l
 	where l.chain_id <> $1 and exists (select from outbox o where o.chain_id = l.chain_id)

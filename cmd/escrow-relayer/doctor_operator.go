@@ -109,7 +109,7 @@ func (d *doctor) schemaVersion(ctx context.Context, db *database.Database) {
 	d.judge("schema", fmt.Sprintf("version %d of %d", state.Current, state.Latest), database.Explain(err))
 }
 
-// ends reports whose sessions the login may end, which frees the locks of an unreachable instance.
+// ends reports which sessions the login may end: that frees the locks of an unreachable instance.
 func (d *doctor) ends(ctx context.Context, db *database.Database) {
 	const others = `
 		select count(*) filter (where not pg_has_role(current_user, usesysid, 'member')), count(*),

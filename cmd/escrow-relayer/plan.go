@@ -76,7 +76,7 @@ func planMoveCommand() *cobra.Command {
 const countActive = `
 	select slot, count(*) from escrow_registry where chain_id = $1 and status = 'active' group by slot`
 
-// escrowsMoving counts the active escrows, and those among them whose slot moves.
+// escrowsMoving counts the active escrows, and those among them that move with their slot.
 func escrowsMoving(ctx context.Context, db *database.Database, chainID int64, moves func(int16) bool) (going,
 	all int, err error) {
 	rows, _ := db.Pool.Query(ctx, countActive, chainID)

@@ -87,7 +87,7 @@ func (r *reader) buried(ctx context.Context, from, to uint64) ([]Header, error) 
 	return nil, err
 }
 
-// chain returns the headers of from..to, each the parent of the next, from the ring as far as it
+// chain returns the headers of from..to, each the parent of the next, from the ring where it
 // has them. They are linked by way of the tip, the highest block that is known to be the chain's, up to a block
 // above it or to the tip itself, whatever the machine that answers next says of the blocks between.
 func (r *reader) chain(ctx context.Context, from, to uint64, tip, top place) ([]Header, error) {
@@ -138,7 +138,7 @@ func (r *reader) chain(ctx context.Context, from, to uint64, tip, top place) ([]
 // askHeaders asks for the headers of some blocks, and adds them to those that there are. The newest come
 // first: a block that is missing by its number is asked for by the hash that its child has for it, since
 // there are gateways that remember for seconds that a block was not there yet. byHash has all but the
-// newest asked for so, one after the other: they are of one branch then, whoever answers.
+// newest asked for so, one after the other: they are of one branch then, whichever endpoint answers.
 func (r *reader) askHeaders(ctx context.Context, missing []uint64, have map[uint64]Header, top place,
 	byHash bool) error {
 	above := Header{Number: top.number + 1, Parent: top.hash} // as far as it is known
@@ -192,7 +192,7 @@ func ancestors(ctx context.Context, e *endpoint.Node, numbers []uint64, have map
 	return nil
 }
 
-// lacking are those of the numbers whose headers are not there.
+// lacking are the numbers without a header.
 func lacking(numbers []uint64, have map[uint64]Header) []uint64 {
 	return slices.DeleteFunc(slices.Clone(numbers), func(n uint64) bool { _, ok := have[n]; return ok })
 }
@@ -228,7 +228,7 @@ func (r *reader) logsOf(ctx context.Context, h Header, f *Filter, avoid *endpoin
 
 // readBlock reads the logs of a block. Where its header excludes logs, there are none to ask for; else its receipts
 // prove which there are. Where they prove nothing, two endpoints have to show the same, unless one's word counts: never
-// on a chain whose blocks have proved what is in them, of which receipts are withheld then.
+// on a chain whose blocks have proved what is in them, which withholds receipts then.
 func (r *reader) readBlock(ctx context.Context, h Header, f *Filter, avoid *endpoint.Node) (reading, error) {
 	if excluded(h, f) && (h.Proved || r.outlook.agreement.Believes()) {
 		return reading{logs: []types.Log{}, proved: h.Proved}, nil

@@ -224,7 +224,7 @@ func (s *Source) answer(n *endpoint.Node, q *rpc.Call, err error) Answer {
 	return Answer{Endpoint: n.Name(), Result: q.Result, Err: err}
 }
 
-// final reports whether an endpoint's answer is one: a result, or an error that concerns the request and not the endpoint.
+// final reports whether an endpoint's answer is one: a result, or an error of the request rather than the endpoint.
 func final(err error) bool {
 	if err == nil {
 		return true

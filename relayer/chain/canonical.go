@@ -25,7 +25,7 @@ const (
 )
 
 // anchor is the block to which a block is to be linked: the tip, or where that is too far above, the block at
-// its own height that two endpoints show (one whose word counts). ErrBehind: it is above the tip.
+// its own height that two endpoints show (one with a word that counts). ErrBehind: it is above the tip.
 func (r *reader) anchor(ctx context.Context, n uint64) (place, error) {
 	tip, trust := r.outlook.agreement.Tip()
 	switch {
@@ -71,7 +71,7 @@ func (r *reader) Canonical(ctx context.Context, n uint64, known common.Hash) (He
 }
 
 // two puts a question to one endpoint after the other until two answer the same. One answer is enough that is
-// proved, and of an endpoint whose word counts. ErrDisagree: no two say the same.
+// proved, and of an endpoint with a word that counts. ErrDisagree: no two say the same.
 func two[T any](ctx context.Context, r *reader, need uint64, avoid *endpoint.Node,
 	question func(context.Context, *endpoint.Node) (answer T, proved bool, err error), same func(a, b T) bool,
 	counts func(*endpoint.Node) bool) (T, error) {
@@ -159,7 +159,7 @@ func (r *reader) left(ctx context.Context, n uint64, known common.Hash) error {
 
 // Branch returns the headers of blocks on the branch of a later block, headersAtOnce of them at a time: as one
 // answer of an endpoint has them and that block, if it takes so many requests in a batch; by its number alone
-// where that block has no hash. ErrDisagree: who answers has another one there.
+// where that block has no hash. ErrDisagree: the endpoint that answers has another one there.
 func (r *reader) Branch(ctx context.Context, tip Header, numbers ...uint64) (list []Header, err error) {
 	for some := range slices.Chunk(numbers, headersAtOnce) {
 		var headers []Header

@@ -40,13 +40,13 @@ var (
 	ErrDisagree = endpoint.ErrDisagree
 	// ErrWrongChain means that an endpoint serves another chain than CHAIN_ID.
 	ErrWrongChain = endpoint.ErrWrongChain
-	// ErrNoHistory means that the endpoints answer, but keep nothing of a block that is so old. An archive node does.
+	// ErrNoHistory means that the endpoints answer, but keep nothing of so old a block. An archive node does.
 	ErrNoHistory = endpoint.ErrNoHistory
 	// ErrAddressRequired means that the endpoints give logs only of contracts that are named.
 	ErrAddressRequired = endpoint.ErrAddressRequired
 	// ErrUnproved means that the chain's blocks do not prove what is in them.
 	ErrUnproved = endpoint.ErrUnproved
-	// ErrWithheld is an ErrUnproved of a chain whose other blocks have proved what is in them.
+	// ErrWithheld is an ErrUnproved of a chain that has proved other blocks.
 	ErrWithheld = fmt.Errorf("%w, as those of other blocks of the chain are: %s", ErrUnproved, endpoint.Remedy)
 	// ErrNoCode means that there is no contract at the factory's address.
 	ErrNoCode = errors.New("no contract at the factory's address")

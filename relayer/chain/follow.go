@@ -15,7 +15,7 @@ import (
 
 const (
 	// Safe and finalized are asked for once in so many blocks where they do not decide what is
-	// processed, an epoch of Ethereum's, at whose end they move; but not more often than tagsEvery,
+	// processed, an epoch of Ethereum's: at its end they move; but not more often than tagsEvery,
 	// nor less than tagsSeldom.
 	tagsBlocks = 32
 	tagsSeldom = 10 * time.Minute
@@ -29,7 +29,7 @@ const (
 	reserveSeldom = 30 * time.Second
 )
 
-// errSilent means that a subscription counts as dead, and is made anew over a new connection.
+// errSilent means that a subscription counts as dead, and is made again over a new connection.
 var errSilent = errors.New("it announces no blocks any more")
 
 // errStill means that an endpoint answers and its head does not move.
@@ -161,7 +161,7 @@ func (f *follower) tagCalls() []*rpc.Call {
 	return calls
 }
 
-// head sends the calls, the first of which asks for the head and the others for the tags, and takes those in.
+// head sends the calls, the first for the head and the others for the tags, and notes those.
 func (f *follower) head(ctx context.Context, n *endpoint.Node, calls []*rpc.Call) (head Header, err error) {
 	if err := n.Do(ctx, calls...); err != nil {
 		return head, err
@@ -314,7 +314,7 @@ func (f *follower) arrived(ctx context.Context, n *endpoint.Node, h Header) {
 		return
 	}
 
-	// The ring first: another endpoint's refresh may make a View of this head, whose readers then look at the ring.
+	// The ring first: another endpoint's refresh may make a View of this head, and its readers then look at the ring.
 	f.ring.head(h, n)
 	n.Claims(h)
 	f.outlook.agreement.heard(ctx, n, h)

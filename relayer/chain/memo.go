@@ -44,7 +44,7 @@ func newMemo() *memo { return &memo{entries: lru.NewBasicLRU[memoKey, *memoEntry
 // most: blocks can be made that have 20 MB of logs each.
 const memoSize, memoBytes = 128, 16 << 20
 
-// get returns what is remembered, waits for whoever is reading it, or reads it.
+// get returns what is remembered, waits for the reading under way, or reads it.
 func (m *memo) get(ctx context.Context, key memoKey, read func() (reading, error)) (reading, error) {
 	for {
 		m.mu.Lock()
@@ -85,7 +85,7 @@ func (m *memo) get(ctx context.Context, key memoKey, read func() (reading, error
 	}
 }
 
-// settle forgets an entry that is an error, and takes in how large another one has turned out to be,
+// settle forgets an entry that is an error, and notes how large another one has turned out to be,
 // unless it was dropped meanwhile.
 func (m *memo) settle(key memoKey, entry *memoEntry) {
 	m.mu.Lock()

@@ -40,7 +40,7 @@ func (o *outlook) atLeast(blocks uint64, in time.Duration) uint64 {
 }
 
 // proveEvents puts what is proved of the blocks that have logs in the place of what one endpoint has said of
-// them, where Config.Proof wants it. What is read a second time is compared by who reads it so, and proved where
+// them, where Config.Proof wants it. What is read a second time is compared by its reader, and proved where
 // it differs.
 func (r *reader) proveEvents(ctx context.Context, b Batch) (Batch, error) {
 	if !r.laws.Headers.Holds() || endpoint.IsLater(ctx) {

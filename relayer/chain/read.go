@@ -11,7 +11,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/chain/rpc"
 )
 
-// reader reads what the pool's endpoints have, as far as the outlook allows.
+// reader reads what the pool's endpoints have, up to what the outlook allows.
 type reader struct {
 	pool    *pool
 	outlook *outlook
@@ -20,7 +20,7 @@ type reader struct {
 	laws    *endpoint.Laws
 	proof   string // Config.Proof
 	flight  flight
-	// The newest block whose logs were asked for did not prove them: two endpoints said the same, or one was believed.
+	// The newest block that was asked for its logs did not prove them: two endpoints said the same, or one was believed.
 	unproved atomic.Bool
 	headers  chan struct{} // a token: whoever has it may ask for headers that the ring lacks
 }
@@ -127,8 +127,8 @@ func (r *reader) ranges(ctx context.Context, from, to uint64, f *Filter, avoid *
 // sameBranchTries is how often a range is read that is not of the branch of the one before.
 const sameBranchTries = 6
 
-// following returns a range that follows the one before, whose machine may not have been on the same
-// branch: it is read again, up to its planned end, until it does.
+// following returns a range that follows the one before, which a machine on another branch may
+// have answered: it is read again, up to its planned end, until it does.
 func (r *reader) following(ctx context.Context, before *Batch, b Batch, last uint64,
 	avoid *endpoint.Node) (Batch, error) {
 	for tries := 1; !b.Follows(before.Last.Hash); tries++ {

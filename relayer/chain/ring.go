@@ -31,7 +31,7 @@ func (r *ring) head(h Header, n *endpoint.Node) {
 		return
 	}
 
-	// What is below a gap cannot be compared; whoever fills the gap compares it.
+	// What is below a gap cannot be compared; the reader that fills the gap compares it.
 	if parent, ok := r.headers[h.Number-1]; ok && parent.Hash != h.Parent {
 		clear(r.headers)
 	}

@@ -1,4 +1,4 @@
-// Package chain is the chain as the relayer reads it: several nodes, none of which is trusted, as one.
+// Package chain is the chain as the relayer reads it: several nodes as one, without trust in any of them.
 //
 //	node ─ heads ──► ring of headers ──► View ──► Changed
 //	  ▲                    │
@@ -177,7 +177,7 @@ func (s *Source) Run(ctx context.Context) error {
 }
 
 // Trust is how the newest blocks that may be processed are known, and what is in them. It is of the blocks and not of
-// the endpoints as they are now: one that is out for a moment, or limits its rate, changes nothing before a block
+// the endpoints as they are now: one that is briefly out, or limits its rate, changes nothing before a block
 // counts without it. Believed: one endpoint's word decides which blocks are the chain's, whatever their hashes prove.
 // Blocks that are read by range, far below the head, are one endpoint's word until they are read again.
 func (s *Source) Trust() Trust {
@@ -213,14 +213,14 @@ func (s *Source) reportTrust(ctx context.Context) {
 	}
 }
 
-// Close closes all connections. Run does so at its end; whoever uses a Source without Run calls it.
+// Close closes all connections. Run does so at its end; a Source that is used without Run needs it.
 func (s *Source) Close() {
 	for _, n := range s.nodes {
 		n.Close()
 	}
 }
 
-// rest closes the connections that were opened before Run, which nobody else would if Run never came.
+// rest closes the connections that were opened before Run: they would stay open if Run never came.
 func (s *Source) rest() {
 	if !s.running.Load() {
 		s.Close()

@@ -36,12 +36,12 @@ const (
 	deepBlocks, deepTime = 128, time.Minute
 )
 
-// tagsEvery is how long endpoints whose safe and final blocks differ are waited for, and the shortest
+// tagsEvery is how long endpoints with different safe and final blocks are waited for, and the shortest
 // pause between two looks at those blocks where they do not decide what is processed.
 const tagsEvery = 12 * time.Second
 
 // outlook is the View, and what it is derived with. view, headHash and moved change together, with
-// what the endpoints claim; changed is closed and made anew each time view does. doubted is since
+// what the endpoints claim; changed is closed and replaced each time view does. doubted is since
 // when no endpoint has vouched for view.
 type outlook struct {
 	cfg       *Config
@@ -291,7 +291,7 @@ func (o *outlook) keep(ctx context.Context, next *View, head Header, now time.Ti
 }
 
 // pace is how fast the chain makes blocks, as seen from here: the mean time between two of them, and
-// the times between the newest ones, of which seen have been noted, ever.
+// the times between the newest ones. seen counts all that were noted.
 type pace struct {
 	mean   time.Duration
 	newest [16]time.Duration

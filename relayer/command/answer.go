@@ -85,9 +85,9 @@ type Answer struct {
 }
 
 // Final reports whether this is the final answer to the command: nothing follows it but, after a deep
-// reorganisation, Reopened. A refusal with revision 0 is not: it says that one message was refused of
-// which nothing is stored, since no requester whom the relayer knows has signed it. Anybody who may
-// publish to the relayer can cause it for a command of somebody else, whose own answer is another one.
+// reorganisation, Reopened. A refusal with revision 0 is not: it says that one message was refused and
+// is not stored, since it has the signature of no known requester. Anyone with the right to
+// publish to the relayer can cause it for another one's command, which has its own answer.
 func (a Answer) Final() bool { return a.Revision%2 == 1 }
 
 // ErrAnswer means that something is no answer of a relayer.

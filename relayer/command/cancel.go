@@ -50,7 +50,7 @@ func (c Cancellation) Requester(chainID uint64, factory common.Address, id commo
 	return signer(CancelDigest(chainID, factory, id), signature)
 }
 
-// Cancel gives a command up of which nothing is signed yet. A *RefusedError with status 409 means that it
+// Cancel gives up a command before anything of it is signed. A *RefusedError with status 409 means that it
 // is too late, or that it has its final answer.
 func (c *Client) Cancel(ctx context.Context, id common.Hash, signed Cancellation) (Answer, error) {
 	body, err := json.Marshal(signed)

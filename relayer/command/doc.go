@@ -1,5 +1,5 @@
 // Package command is the message by which a service asks the relayer to act on an escrow, and the
-// answer to it: for the relayer and for whoever asks. Of other modules it needs go-ethereum's
+// answer to it: for the relayer and for requesters. Of other modules it needs go-ethereum's
 // common and crypto only.
 //
 // A requester makes a Command, signs it and sends it, by Pub/Sub or by HTTP:
@@ -10,8 +10,8 @@
 //	receipt, err := client.Send(ctx, signed)
 //
 // The id of a command is its EIP-712 digest, which is also what is signed. So the same command has
-// the same id wherever it is made, nobody can change a field without another signature, and sending
-// it again is harmless: whoever has answered once gives the same answer again. To ask for the same
+// the same id wherever it is made, changing a field takes another signature, and sending
+// it again is harmless: it gets the same answer again. To ask for the same
 // act again after it failed, use another Salt. README.md describes the message, its signature and the answers
 // for other languages, with test vectors.
 //
@@ -25,7 +25,7 @@
 // the same, after ExpiresAt: the contracts know no deadline, so what was sent in time may still be
 // mined late; the relayer then tries to void it, and the chain decides which of the two comes
 // first. Voided means that the void was first: the command has had no effect and never will.
-// Superseded means that somebody else used the sender's key, and an operator of the relayer has
+// Superseded means that the sender's key was used elsewhere, and an operator of the relayer has
 // confirmed it.
 // Already means that the chain showed the effect before anything was sent; if the event that had caused it
 // has left the relayer's table (RETENTION), the answer has no event_id and no block, and is not taken back.

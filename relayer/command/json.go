@@ -52,7 +52,7 @@ func (p Problems) Error() string {
 	return "malformed command: " + strings.Join(texts, "; ")
 }
 
-// wire is a command as JSON has it. A pointer tells whether the field is there; the others may be missing.
+// wire is a command as in JSON. A pointer tells whether the field is there; the others may be missing.
 type wire struct {
 	Version   *int      `json:"version"`
 	ChainID   *string   `json:"chain_id"`
@@ -419,7 +419,7 @@ func (c *Command) checkArgs(r *reader) {
 	}
 }
 
-// reader collects problems. The first one of a field counts: what is missing is not wrong besides.
+// reader collects problems. The first one of a field counts: what is missing is not wrong as well.
 type reader struct {
 	problems Problems
 }
@@ -476,7 +476,7 @@ func (r *reader) wei(field string, value *string) *big.Int {
 	return n
 }
 
-// address takes lower case, and mixed case whose EIP-55 checksum is right.
+// address takes lower case, and mixed case with the right EIP-55 checksum.
 func (r *reader) address(field string, value *string) (a common.Address) {
 	if !r.hex(field, value, a[:]) {
 		return a

@@ -40,7 +40,7 @@ func (c Command) Sign(key *ecdsa.PrivateKey) (*Signed, error) {
 // lower s counts (EIP-2), so a command has one signature per key. The error is ErrSignature.
 func (s *Signed) Requester() (common.Address, error) { return signer(s.ID(), s.Signature) }
 
-// signer is the account whose key made a signature over a digest.
+// signer is the account that signed a digest.
 func signer(digest common.Hash, signature [65]byte) (common.Address, error) {
 	v := signature[64] - 27
 	if v > 1 {

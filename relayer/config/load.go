@@ -45,7 +45,7 @@ type loader struct {
 // shownBytes is how much of a value is shown.
 const shownBytes = 100
 
-// say records a problem of a variable whose value has the right type.
+// say records a problem of a variable with a value of the right type.
 func (l *loader) say(variable, format string, args ...any) {
 	if !l.unread[variable] {
 		l.note(variable, fmt.Sprintf(format, args...))

@@ -49,7 +49,7 @@ func (l *loader) warnings() {
 	l.misspelt()
 }
 
-// misspelt warns of variables whose names resemble one of ours.
+// misspelt warns of variables with names that resemble ours.
 func (l *loader) misspelt() {
 	known := map[string]bool{}
 	for _, v := range Variables() {

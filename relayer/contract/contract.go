@@ -120,7 +120,7 @@ var idForm = regexp.MustCompile(`^(0x[0-9a-fA-F]{64}):(0|[1-9][0-9]*)(?::([1-9][
 // index events_ended and in what retention removes.
 func (e *Event) Ends() bool { return e.Name == Released || e.Name == Refunded }
 
-// EachText calls each for every argument of the event whose value is a string (an address, an
+// EachText calls each for every argument of the event that has a string as its value (an address, an
 // integer, bytes or a text), in order. It copies no bytes: the value of an address, an integer or
 // bytes is free of escapes, and a text is passed with its escapes.
 func (e *Event) EachText(each func(name, value []byte)) {

@@ -20,7 +20,7 @@ type binding struct {
 // Bind restricts connections to one server until Unbind: the one with this memory
 // (election.Session.Memory).
 //
-// After a failover whose old primary still answers, open connections stay with it and new ones
+// After a failover with an old primary that still answers, open connections stay with it and new ones
 // reach the new primary, which may have lost the last commits. It then gives their numbers to other
 // rows: reading what to publish from one server and deleting what was published from the other
 // loses events.

@@ -65,7 +65,7 @@ func (s *sockets) close() {
 	}
 }
 
-// socket is a connection whose reads and writes end after its patience (silence, unless its user
+// socket is a connection that ends reads and writes after its patience (silence, unless its user
 // asks for more), or at the deadline that its user sets, whichever comes first. Its methods may be
 // called concurrently, as those of net.Conn.
 type socket struct {

@@ -27,8 +27,8 @@ const (
 	idleInTxTimeout  = 5 * time.Second
 )
 
-// maxConnLifetime is the approximate lifetime of a connection: after a failover whose old primary
-// still answers, it bounds how long connections stay with that one.
+// maxConnLifetime is the approximate lifetime of a connection: after a failover with an old primary
+// that still answers, it bounds how long connections stay with that one.
 const maxConnLifetime = 5 * time.Minute
 
 // pingTimeout bounds the check of a connection that was idle for more than a second.

@@ -42,7 +42,7 @@ var (
 	// LimitAdopted is for a slot served by an instance that does not prefer it: covered, but
 	// without redundancy.
 	LimitAdopted = Limit{Behind: 15 * time.Minute}
-	// LimitRedundancy is for a partition whose instance was stopped and is still away. One that
+	// LimitRedundancy is for a partition with an instance that was stopped and is still away. One that
 	// died is shown at once.
 	LimitRedundancy = Limit{Settling: 1, Behind: 2 * time.Minute}
 	// LimitOutbox is for the age of the oldest message that waits for Pub/Sub's acknowledgement.

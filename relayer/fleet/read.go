@@ -134,7 +134,7 @@ func (r *rows) readLocks(rows pgx.Rows) error {
 	return err
 }
 
-// strangerRow is the holder of an advisory lock whose login may not change our tables.
+// strangerRow is the holder of an advisory lock with a login that may not change our tables.
 type strangerRow struct {
 	key int64
 	Stranger

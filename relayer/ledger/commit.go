@@ -21,7 +21,7 @@ import (
 type SlotCommit struct {
 	Epoch    int64
 	From, To Position
-	// Inside are blocks of the range, below its last one, whose hashes the caller has read: if the
+	// Inside are blocks of the range, below its last one, with hashes that the caller has read: if the
 	// range was assembled from several readings, the last block of each.
 	Inside []Block
 	// Checked is a remembered block inside the range (BranchError) that the caller has verified to
@@ -189,7 +189,7 @@ func discover(ctx context.Context, t *transaction, deployed []contract.Event, ea
 	return t.notify(ctx, registry.Channel)
 }
 
-// notPruned drops the deployments of ended escrows whose events RETENTION has removed: they were
+// notPruned drops the deployments of ended escrows after RETENTION has removed their events: they were
 // announced, and their later events are skipped. The leader meets them after a rewind.
 func notPruned(ctx context.Context, t *transaction, deployed []contract.Event) ([]contract.Event, error) {
 	if len(deployed) == 0 {
@@ -376,7 +376,7 @@ func remember(ctx context.Context, t *transaction, s step) error {
 	return nil
 }
 
-// rememberBlocks adds blocks whose height is free and unlocked, and returns the remembered hashes
+// rememberBlocks adds blocks at free and unlocked heights, and returns the remembered hashes
 // of them, of the block before the range, and of the highest block inside.
 const rememberBlocks = `
 	with added as (

@@ -60,8 +60,8 @@ const eventColumns = `(select name from event_types t
 	where t.id = p.type), p.block_number, p.log_index, p.occurrence, p.block_time, p.block_hash, p.tx_hash, p.escrow,
 	coalesce(p.emitter, p.escrow), p.args, coalesce(` + registry.FactoryOf + `, ` + noFactory + `)`
 
-// noFactory is the factory of events whose escrow is in no registry: a rollback has removed it before
-// anybody was told of it.
+// noFactory is the factory of events of an escrow in no registry: a rollback has removed it before
+// its deployment was announced.
 const noFactory = `'\x0000000000000000000000000000000000000000'::bytea`
 
 // scanEvent reads a row of eventColumns.
@@ -72,7 +72,7 @@ func scanEvent(row pgx.CollectableRow) (e contract.Event, err error) {
 	return e, err
 }
 
-// notStored returns the events whose place is empty, and counts the others as duplicates. It
+// notStored returns the events with an empty place, and counts the others as duplicates. It
 // returns a BranchError if the event stored in a place is of another branch.
 func notStored(ctx context.Context, t *transaction, events []contract.Event) (fresh []contract.Event, err error) {
 	blocks, indexes := placesOf(events)

@@ -193,7 +193,7 @@ func scanOrphan(row pgx.CollectableRow) (o orphan, err error) {
 	return o, err
 }
 
-// rowWithPrefix is a row whose first columns are scanned into separate variables.
+// rowWithPrefix scans the first columns of a row into separate variables.
 type rowWithPrefix struct {
 	pgx.CollectableRow
 	first []any
@@ -232,7 +232,7 @@ const reviveEvents = `
 	update outbox b set orphan = null, block_number = k.new_block from back k where b.orphan = k.id`
 
 // retract queues the retractions of lost orphans in this instance's slots: those marked lost, and
-// those whose time is over, because the slot's cursor and the factory's have passed the highest
+// those past their time, because the slot's cursor and the factory's have passed the highest
 // block seen before the rollback again, and their escrow is caught up.
 func retract(ctx context.Context, t *transaction, next int64) error {
 	rows, _ := t.Query(ctx, retractOrphans, pgx.StrictNamedArgs{"chain": t.cfg.ChainID, "me": t.cfg.InstanceID,
@@ -248,7 +248,7 @@ func retract(ctx context.Context, t *transaction, next int64) error {
 }
 
 // retractOrphans waits for orphans with a row in the outbox: the event is published before its
-// retraction. Escrows whose deployment is lost leave the registry. An orphan that is just
+// retraction. Escrows with a lost deployment leave the registry. An orphan that is just
 // reappearing is locked and skipped, so a frozen process delays no other.
 const retractOrphans = `
 	with due as (

@@ -15,7 +15,7 @@ var ErrMoved = errors.New("the cursor moved or the right to commit changed hands
 // ErrFenced means that the epoch is over: every right held under it is void.
 var ErrFenced = errors.New("fenced: the epoch is over")
 
-// BranchError means that two branches of the chain meet, of which at most one is canonical: the
+// BranchError means that two branches of the chain meet, at most one of them canonical: the
 // named block was remembered before, or holds a stored event, and differs both from the commit's
 // block at that height and from the one that the caller has verified on the chain. The database is
 // unchanged.
@@ -26,7 +26,7 @@ func (e *BranchError) Error() string {
 		e.Block.Number, e.Block.Hash)
 }
 
-// Block is a processed block whose hash is remembered.
+// Block is a processed block with a remembered hash.
 type Block struct {
 	Number int64
 	Hash   common.Hash

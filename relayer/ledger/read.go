@@ -81,7 +81,7 @@ const discovered = `
 		and (select owner from slot_ownership s where s.chain_id = $1 and s.slot = l.slot) = $3)
 	from leadership where chain_id = $1`
 
-// Late returns at most limit late escrows in slots of this instance whose catch-up continues below a
+// Late returns at most limit late escrows in slots of this instance with a catch-up that continues below a
 // block, the furthest behind first.
 func (l *Ledger) Late(ctx context.Context, below int64, limit int) ([]registry.Late, error) {
 	return registry.ListLate(ctx, l.cfg.DB, l.cfg.ChainID, l.cfg.InstanceID, math.MinInt64+1, below, limit)
@@ -163,7 +163,7 @@ const emitters = `
 	where chain_id = $1 and status <> 4 and discovered_block_number <= $3 and (ended_block is null or ended_block >= $2)
 	limit $4`
 
-// Registered returns which of some addresses are registered escrows whose events up to a block are
+// Registered returns which of some addresses are registered escrows with all events up to a block
 // stored, given that the block is Verifiable: an escrow deployed above it may have been created
 // earlier, and its owner reads its earlier events before it admits it.
 func (l *Ledger) Registered(ctx context.Context, block int64, addresses []common.Address) (map[common.Address]bool,
@@ -174,7 +174,7 @@ func (l *Ledger) Registered(ctx context.Context, block int64, addresses []common
 			and l.monitored < l.deployed_block and l.deployed_block > $3)`, addresses, block)
 }
 
-// Pruned returns which of some addresses are ended escrows whose events RETENTION has removed.
+// Pruned returns which of some addresses are ended escrows with events that RETENTION has removed.
 func (l *Ledger) Pruned(ctx context.Context, addresses []common.Address) (map[common.Address]bool, error) {
 	return l.addresses(ctx, `
 		select address from escrows e where chain_id = $1 and address = any($2) and ended_block is not null

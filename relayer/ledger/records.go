@@ -327,7 +327,7 @@ func number(text []byte, digits int, oversized *bool) *string {
 }
 
 // foldRecords merges new events into the records: later values win, approvals add up, an ended
-// escrow stays ended. It returns the escrows whose records include a later event already (a block
+// escrow stays ended. It returns the escrows with records that include a later event already (a block
 // that is read again may have events that a node had omitted): those must be folded from the start.
 // A deployment comes first, whatever its transaction had emitted earlier.
 const foldRecords = `

@@ -76,7 +76,7 @@ const maxArgs = 4_800_000
 // it for ever, and with it every later message of its key.
 func oversized(e *contract.Event) bool { return len(e.Args) > maxArgs }
 
-// tellOversized records a finding for stored events whose messages would exceed Pub/Sub's limit.
+// tellOversized records a finding for stored events with messages beyond Pub/Sub's limit.
 func tellOversized(ctx context.Context, t *transaction, stored []contract.Event) error {
 	n, last := 0, int64(0)
 	for i := range stored {

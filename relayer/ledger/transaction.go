@@ -36,7 +36,7 @@ type Result struct {
 	Open bool
 }
 
-// commitTimeout bounds a commit whose caller has been told to stop: half of the 10 s that Cloud Run
+// commitTimeout bounds a commit after its caller has been told to stop: half of the 10 s that Cloud Run
 // leaves after SIGTERM.
 const commitTimeout = 5 * time.Second
 

@@ -101,7 +101,7 @@ const (
 	millisLayout  = `"2006-01-02T15:04:05.000Z"`
 )
 
-// appendText appends a member whose value is free of escapes.
+// appendText appends a member with a value free of escapes.
 func appendText(b []byte, name, value string) []byte {
 	b = append(append(append(b, '"'), name...), `":"`...)
 	return append(append(b, value...), '"')

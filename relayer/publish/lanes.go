@@ -124,7 +124,7 @@ func (s *lanes) drop(n *lane) {
 	n.queue = nil
 }
 
-// next takes the rows of the next request from the lane whose turn it is; nil: there are none to
+// next takes the rows of the next request from the next lane; nil: there are none to
 // send, or the limit of requests in flight is reached.
 func (s *lanes) next(now time.Time) *request {
 	for i := range s.topics {
@@ -166,7 +166,7 @@ func (s *lanes) acknowledged(f *request, now time.Time) {
 	}
 }
 
-// failed handles a failed request: it blocks its lane, whose rows leave memory. It reports whether
+// failed handles a failed request: it blocks its lane, and the lane's rows leave memory. It reports whether
 // the topic's last failure had another code.
 func (s *lanes) failed(f *request, c codes.Code, now time.Time) (changed bool) {
 	n := s.returned(f)
@@ -214,7 +214,7 @@ func (s *lanes) recovered(n *lane, now time.Time) {
 	heap.Init(&s.retries)
 }
 
-// retry has the blocked lanes read whose delay is over.
+// retry has blocked lanes read after their delay.
 func (s *lanes) retry(now time.Time) {
 	for len(s.retries) > 0 && !s.retries[0].retryAt.After(now) {
 		s.want(heap.Pop(&s.retries).(*lane))
@@ -315,7 +315,7 @@ func (s *lanes) choose(most int) (wants []want) {
 	return wants
 }
 
-// again requests that lanes are read once more whose reading failed or is void.
+// again requests that lanes are read once more after a reading that failed or is void.
 func (s *lanes) again(wants []want) {
 	for _, w := range wants {
 		if w.lane.stage == reading {

@@ -51,7 +51,7 @@ func (r *rest) resume(slots []int16) {
 	})
 }
 
-// notify answers the orders whose slots are at rest: nothing of them is in flight or waits for
+// notify answers the orders for slots that are at rest: nothing of them is in flight or waits for
 // deletion. It passes on what is unsure of their slots.
 func (r *rest) notify(unsure map[int16]int64) {
 	r.waiting = slices.DeleteFunc(r.waiting, func(o order) bool {

@@ -159,7 +159,7 @@ func (l *loop) take(ctx context.Context, r readResult) {
 	l.window.endReading()
 }
 
-// sendable reports whether a row must be sent. One whose event was deleted leaves the outbox as if
+// sendable reports whether a row must be sent. One without an event, which was deleted, leaves the outbox as if
 // sent.
 func (l *loop) sendable(f *outbox.Found) bool {
 	if l.window.has(f.ID) {

@@ -18,7 +18,7 @@ type shared struct {
 	shown  shown
 }
 
-// store is a table of messages as package outbox has it: an *outbox.Box or an *outbox.Answers.
+// store is a table of messages of package outbox: an *outbox.Box or an *outbox.Answers.
 type store interface {
 	LaneOf(p *outbox.Pending) outbox.Lane
 	Key(lane outbox.Lane) string

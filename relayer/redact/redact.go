@@ -20,7 +20,7 @@ const mask = "***"
 
 // URL shows a URL's scheme and host, without possible keys: user, path, query, and host names below
 // the registered domain, which some providers create per customer. Of an ambiguous URL, such as one
-// whose password has an @ in it, it shows at most the scheme. It always succeeds.
+// with an @ in its password, it shows at most the scheme. It always succeeds.
 func URL(raw string) string {
 	raw = strings.TrimSpace(raw)
 	u, err := url.Parse(raw)

@@ -3,7 +3,7 @@
 //
 // It removes the events of escrows that have ended (contract.Event.Ends), the history of an escrow
 // as a whole, once it is older than Config.Events and its end is below the verified block and at
-// most the oldest block whose hash is kept: below that, cursors stay ahead and reorganisations end.
+// most the oldest block with a stored hash: below that, cursors stay ahead and reorganisations end.
 // It removes instances that have been dead for longer than Config.Instances and own nothing, and
 // block hashes far below finality. It keeps every event of an escrow that may still emit one.
 package retention
@@ -90,7 +90,7 @@ func Once(ctx context.Context, cfg Config) (r Removed, err error) {
 	return r, nil
 }
 
-// removeSome takes one step. It may remove an event whose replay is just being requested: that one
+// removeSome takes one step. It may come to an event with a replay that is just being requested: that one
 // is skipped.
 func removeSome(ctx context.Context, cfg Config) (n int64, err error) {
 	tag, err := cfg.DB.Exec(ctx, removeEvents, pgx.StrictNamedArgs{"chain": cfg.ChainID, "age": cfg.Events.Seconds(),
@@ -99,7 +99,7 @@ func removeSome(ctx context.Context, cfg Config) (n int64, err error) {
 	return tag.RowsAffected(), err
 }
 
-// removeEvents selects some escrows whose last event, a release or refund, was stored long ago and
+// removeEvents selects some escrows with a last event, a release or refund, that was stored long ago and
 // is at or below the verified block and the oldest remembered one, and removes their events. The
 // types 5 and 6 are contract.Event.Ends, written as in the index events_ended. Records and registry
 // rows stay: they are small, and show that the escrow existed.

@@ -56,7 +56,7 @@ func (c *claims) read(ctx context.Context, batch *chain.Batch) error {
 }
 
 // settle makes the batch's logs what is true of both readings: blocks on which they differ are proved, and
-// those of whose deployments the factory's nonce says otherwise. It
+// those with deployments that contradict the factory's nonce. It
 // returns contracts that were deployed and that the filter does not name.
 func (c *claims) settle(ctx context.Context, batch *chain.Batch) (unnamed []common.Address, err error) {
 	mine, theirs := chain.ByBlock(batch.Logs), chain.ByBlock(c.other)

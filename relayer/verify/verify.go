@@ -1,11 +1,11 @@
 // Package verify reads ranges past finality again, from two endpoints where there are two, and
-// reconciles what is true with what is stored. One endpoint would not do: who read a range the first
-// time, and from where, only the instance knows that owned the slot.
+// reconciles what is true with what is stored. One endpoint would not do: only the instance that owned
+// the slot knows from where a range was read the first time.
 //
 // Where both readings and the database say the same of a block, that counts. Where they do not, the block's
 // receipts decide, proved against its hash: which events there are, and that there are no others. Until
 // they do, verified_block, the completeness watermark of the chain, waits in front of the block. Of a chain
-// whose receipts prove nothing, both readings have to say the same. The factory's nonce tells how many
+// with receipts that prove nothing, both readings have to say the same. The factory's nonce tells how many
 // deployments there are, also where both endpoints have lost their old logs.
 //
 // What is found missing is stored and published (late, and so out of turn for its escrow) and raises an
@@ -14,7 +14,7 @@
 // alone, for a person to judge: nodes leave logs out. While no second endpoint can be used, what is proved to
 // be missing is stored; only the watermark waits. Nothing is changed by what is of another branch than the
 // one that is stored: to take that back is the watches' affair. What an escrow emitted before its deployment
-// is missing only once its owner has admitted it; what of it is below the watermark by then was read once.
+// is missing only once its owner has admitted it; what of it is below the watermark then was read once.
 // `escrow-relayer audit` compares any range without changing anything.
 package verify
 
@@ -60,9 +60,9 @@ type Filters interface {
 	// Most is the number of contracts up to which naming them costs less than reading what others emit
 	// under the same topics.
 	Most() int
-	// Learn takes in what was read, and how many logs were others'.
+	// Learn notes what was read, and how many logs were others'.
 	Learn(b *chain.Batch, foreign int)
-	// Refused takes in why a reading by a filter failed. It reports whether to read again at once, by another.
+	// Refused notes why a reading by a filter failed. It reports whether to read again at once, by another.
 	Refused(ctx context.Context, f *chain.Filter, err error, log *slog.Logger) bool
 }
 
@@ -112,7 +112,7 @@ func New(cfg Config) *Verifier {
 	return &Verifier{cfg: cfg, counts: map[common.Address]Count{}, refute: chain.Refute}
 }
 
-// Counts is what a factory's nonce has said of its deployments. It is for who calls Compare.
+// Counts is what a factory's nonce has said of its deployments. It is for callers of Compare.
 func (v *Verifier) Counts(factory common.Address) Count { return cmp.Or(v.counts[factory], NotAsked) }
 
 // Difference is an event on which chain and database differ.
@@ -208,7 +208,7 @@ func (v *Verifier) once(ctx context.Context, epoch int64) error {
 	return nil
 }
 
-// supply stores what a batch of one endpoint has and the database has not, as far as it is proved. What is
+// supply stores what a batch of one endpoint has and the database lacks, where it is proved. What is
 // before the batch is verified, and no more.
 func (v *Verifier) supply(ctx context.Context, epoch int64, span ledger.Verifiable, batch *chain.Batch) error {
 	c := &claims{v: v, filter: batch.Filter, proved: map[uint64]chain.Header{}}
@@ -228,7 +228,7 @@ func (v *Verifier) supply(ctx context.Context, epoch int64, span ledger.Verifiab
 	return v.settle(ctx, epoch, span, span.From-1, found)
 }
 
-// settle makes the database what the chain is as far as differences say, and notes that everything
+// settle makes the database what the chain is by the differences, and notes that everything
 // up to last is verified.
 func (v *Verifier) settle(ctx context.Context, epoch int64, span ledger.Verifiable, last int64,
 	found []Difference) error {
@@ -279,7 +279,7 @@ func (v *Verifier) settle(ctx context.Context, epoch int64, span ledger.Verifiab
 // onBranch makes sure that differences are of the branch that is stored, up to its newest block: one answer
 // of an endpoint has that block and theirs. Behind one URL may be machines on two branches, and what
 // another branch has otherwise is not missing, nor wrong: if the chain has left the stored one, the
-// watches find out and roll it back as a whole. Whose stored block is none of the chain's is Differing.
+// watches find out and roll it back as a whole. An event in a block that is none of the chain's is Differing.
 func (v *Verifier) onBranch(ctx context.Context, newest ledger.Block, found []Difference) error {
 	hashes := map[uint64]common.Hash{}
 	for i := range found {
@@ -431,8 +431,8 @@ func (v *Verifier) decode(logs []types.Log) (events []contract.Event, err error)
 	return events, nil
 }
 
-// compare returns how the events of a batch differ from what is stored. proved are the blocks of which the
-// logs are proved to be all.
+// compare returns how the events of a batch differ from what is stored. proved are the blocks with
+// logs that are proved to be all.
 func (v *Verifier) compare(ctx context.Context, batch *chain.Batch, events []contract.Event,
 	proved map[uint64]chain.Header) ([]Difference, error) {
 	// The deployments of this very batch may be missing too: their escrows count as known.

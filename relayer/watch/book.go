@@ -15,7 +15,7 @@ type book struct {
 	addresses *addressSet              // each marked with the index of its factory
 	factories []common.Address         // that have deployed them
 	ended     map[common.Address]int64 // block of the release or refund, until it is final
-	// new ones, by block: each joins with the batch of its deployment, whose request names it
+	// new ones, by block: each joins with the batch of its deployment: its request names it
 	waiting []registry.Late
 	version int // raised by each change of the requested addresses
 }
@@ -100,7 +100,7 @@ func (b *book) join(n int) {
 // end records that an escrow has ended: it leaves the book once that block is final.
 func (b *book) end(a common.Address, block int64) { b.ended[a] = block }
 
-// forget drops escrows whose ending is final: they emit no more events.
+// forget drops escrows with a final ending: they emit no more events.
 func (b *book) forget(final int64) {
 	for a, block := range b.ended {
 		if block <= final {

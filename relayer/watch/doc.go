@@ -15,7 +15,7 @@
 // has passed that block, at most DiscoveryWait. An escrow joins the book of addresses with the
 // batch that has its deployment; one found below the cursor is first caught up separately, from its
 // deployment to the cursor (late.go), and if it is far below beside the others (far.go). So come
-// the escrows of a factory that was added later, whose past the leader reads (past.go). One whose
+// the escrows of a factory that was added later: the leader reads its past (past.go). One whose
 // EscrowCreated is missing there was created earlier, and may have emitted events since: its
 // EscrowDeployed is announced, and its events from START_BLOCK to the cursor are read, before it
 // joins. Every escrow takes one of these paths.

@@ -26,7 +26,7 @@ const (
 // farPause is how long a pass that has failed lasts on, before the next one begins.
 const farPause = 3 * time.Second
 
-// far is a pass over far escrows. A goroutine of its own reads, and hands what is to be committed to
+// far is a pass over far escrows. Another goroutine reads, and hands what is to be committed to
 // the goroutine of the watch, which alone commits. Once the pass is over the escrows are near.
 // waiting belongs to the goroutine of the watch.
 type far struct {

@@ -91,7 +91,7 @@ func (q *quiet) again(b *chain.Batch) bool {
 }
 
 // waits reports whether gathered blocks should wait, during a reading or at its end. During it they
-// wait for the rest, most of which has been read before, so that one commit stores all of them. The
+// wait for the rest, which has mostly been read before, so that one commit stores all of them. The
 // block after finality does not wait: once final, it would be read a second time, by range.
 func (q *quiet) waits(b *blocks, final int64, ended bool) bool {
 	if !b.silent || b.batches >= enoughBatches || b.from.Next <= final+1 {

@@ -389,7 +389,7 @@ func (n nextBlocks) keep(events []contract.Event) []contract.Event {
 	return slices.DeleteFunc(events, func(e contract.Event) bool { _, ok := n[e.Escrow]; return !ok })
 }
 
-// deployedIn are the escrows whose deployment is in a batch.
+// deployedIn are the escrows that a batch deploys.
 func deployedIn(late []registry.Late, batch *chain.Batch) (in []registry.Late) {
 	for _, l := range late {
 		if l.Block >= int64(batch.From) && l.Block <= int64(batch.To) {

@@ -38,7 +38,7 @@ type overlap struct {
 }
 
 // run commits a reading until it ends, until stop is closed, or until gather requests a restart.
-// The batches gathered by then are committed, unless ctx is over. Every commit has ended when run
+// The batches gathered so far are committed, unless ctx is over. Every commit has ended when run
 // returns.
 func (o *overlap) run(ctx context.Context, r *reader, stop <-chan struct{}) error {
 	for {

@@ -72,7 +72,7 @@ func (w *PastWatch) Run(ctx context.Context, epoch int64) error {
 	return nil
 }
 
-// next is a factory with a past, of which a block may be read.
+// next is a factory with a block of its past that may be read.
 func (w *PastWatch) next() (registry.Factory, bool) {
 	for _, f := range w.cfg.Filters.followed.List() {
 		if f.Past < f.Until && f.Past <= int64(w.cfg.Source.View().Target) {

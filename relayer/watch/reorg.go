@@ -76,7 +76,7 @@ func branched(ctx context.Context, src Source, from ledger.Position, last int64,
 
 // findFork returns the position after the highest remembered block on the branch of a canonical
 // block. Commits by range remember only the last block of each, so the fork may be too low: that
-// costs blocks, whose events are deduplicated.
+// costs blocks, and their events are deduplicated.
 func findFork(ctx context.Context, cfg *Config, tip chain.Header) (ledger.Position, error) {
 	const page = 32
 	below := int64(tip.Number)

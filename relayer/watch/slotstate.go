@@ -125,7 +125,7 @@ func (w *slotState) noteEndings(events []contract.Event) {
 	}
 }
 
-// noteReading records whether blocks can be read: an instance whose nodes block it leaves its slots
+// noteReading records whether blocks can be read: an instance that its nodes block leaves its slots
 // to another.
 func (w *slotState) noteReading(ctx context.Context, err error) {
 	s := *w.status.Load()

@@ -136,7 +136,7 @@ func args(e explorer, raw json.RawMessage) []fact {
 	return out
 }
 
-// readable formats the arguments of the built-in ABI whose unit is known for people, and leaves the
+// readable formats the arguments of the built-in ABI that have a known unit for people, and leaves the
 // others unchanged.
 func readable(name, text string) string {
 	switch name {

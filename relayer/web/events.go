@@ -47,7 +47,7 @@ type eventPage struct {
 	Next   *string `json:"next"` // cursor of the next page; null on the last one
 }
 
-// eventsWithOutbox has the columns of event, in their order, of the events whose places are in chosen.
+// eventsWithOutbox has the columns of event, in their order, of the events at the places in chosen.
 const eventsWithOutbox = `
 	select event_id, event_type, escrow, contract_address, slot, e.block_number, block_hash, to_timestamp(block_timestamp),
 	       split_part(event_id, ':', 1), e.log_index, args, state,

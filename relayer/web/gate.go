@@ -108,7 +108,7 @@ func (g *Gate) admit(conn net.Conn) *gated {
 	return c
 }
 
-// longest is the connection that makes room for a client: one of its own once it has its share,
+// longest is the connection that makes room for a client: one of the client's once it has its share,
 // else any.
 func (g *Gate) longest(client string) *gated {
 	for e := g.waiting.Front(); e != nil; e = e.Next() {
@@ -199,7 +199,7 @@ func (g *Gate) mayPost(client string) bool {
 	return limiter.Allow()
 }
 
-// counted is a body whose bytes count until the request is answered.
+// counted is a body with bytes that count until the request is answered.
 type counted struct {
 	io.ReadCloser
 	bodies *semaphore.Weighted

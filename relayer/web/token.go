@@ -127,7 +127,7 @@ func (f *Front) Guard(next http.Handler) http.Handler {
 }
 
 // rebound reports whether a request comes from this machine but names another host: a browser sends
-// such a request for a page of another site whose name resolves to 127.0.0.1 (DNS rebinding), and
+// such a request for a page of another site with a name that resolves to 127.0.0.1 (DNS rebinding), and
 // that page could read the answer.
 func rebound(r *http.Request) bool {
 	from, err := netip.ParseAddrPort(r.RemoteAddr)

@@ -9,12 +9,12 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/chain/rpc"
 )
 
-// allowance is what a node lets through, as far as it is known: requests per second (pace) and batches at
+// allowance is what a node is known to let through: requests per second (pace) and batches at
 // a time (width). Everything that is asked of the node goes through it, by take and done. What is read at
-// once goes before what can wait (Later), which has its turn after patience all the same.
+// once goes before what can wait (Later), which has its turn after patience.
 //
-// Between take and done nobody waits for another place, only for the answer. Between enter and leave,
-// which ranges need besides, the places are taken.
+// Between take and done a request waits for its answer alone, and for no other place. Ranges are also between enter
+// and leave, where the places are taken.
 type allowance struct {
 	now func() time.Time
 
@@ -139,7 +139,7 @@ func (a *allowance) await(ctx context.Context, met func() time.Duration) error {
 	return context.Cause(ctx)
 }
 
-// sleep waits until somebody may go on, or a time is over. Held: mu, but while it waits.
+// sleep waits until a request may go on, or a time is over. Held: mu, but while it waits.
 func (a *allowance) sleep(ctx context.Context, pause time.Duration) {
 	timer, freed := time.NewTimer(pause), a.freed
 	a.mu.Unlock()
@@ -153,7 +153,7 @@ func (a *allowance) sleep(ctx context.Context, pause time.Duration) {
 	a.mu.Lock()
 }
 
-// wake has everybody look again who waits. Held: mu.
+// wake has all that wait look again. Held: mu.
 func (a *allowance) wake() {
 	close(a.freed)
 	a.freed = make(chan struct{})
@@ -207,8 +207,8 @@ func (a *allowance) refuse(s sent, pause time.Duration) {
 	}
 }
 
-// again notes whether what was asked again at once, as its answer was lost, was lost again. That is so
-// under a limit of the rate; a network that loses some answers gives most of them the second time. heard
+// again notes whether what was asked again at once, as its answer was lost, was lost again: the sign
+// of a limit of the rate; a network that loses some answers gives most of them the second time. heard
 // tells it from a node that does not answer at all.
 func (a *allowance) again(lost bool) {
 	a.mu.Lock()

@@ -18,7 +18,7 @@ const (
 	smallBatch, smallTries = 4, 3
 )
 
-// batches is how many requests a node takes at once, as far as it is known. most is tried; it is
+// batches is how many requests a node is known to take at once. most is tried; it is
 // halved, or lowered to what was answered, when a batch is refused for its size, and doubled again
 // when that was long ago. works is the largest batch that was answered since: the failure of one
 // that is no larger has another reason.

@@ -16,7 +16,7 @@ var (
 	// ErrDisagree means that nodes, or two answers of one, contradict each other about a block: most
 	// often the chain moved while it was being read. Asking again later decides.
 	ErrDisagree = errors.New("nodes disagree about the block")
-	// ErrNoHistory means that a node keeps nothing of a block that is so old. An archive node does.
+	// ErrNoHistory means that a node keeps nothing of so old a block. An archive node does.
 	ErrNoHistory = errors.New("history is not available")
 	// ErrAddressRequired means that a node gives logs only of contracts that are named.
 	ErrAddressRequired = errors.New("it gives logs of named contracts only: set LOG_FILTER=addresses")

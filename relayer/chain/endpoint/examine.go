@@ -180,7 +180,7 @@ func (n *Node) showsParent(ctx context.Context, head rpc.Header) error {
 	return fmt.Errorf("%w: it told of block %d and does not show the block before it", rpc.ErrInvalid, head.Number)
 }
 
-// asksFor asks for the logs of a range that nobody emitted, so that only the range can be too
+// asksFor asks for logs that do not exist, so that only the range can be too
 // large. A node that wants addresses named is asked for the factory's.
 func (n *Node) asksFor(ctx context.Context, from, to uint64, named *common.Address) error {
 	nothing := common.Hash{0xe5, 0xc0}
@@ -214,7 +214,7 @@ func (n *Node) probeRange(ctx context.Context, x *Examination, named *common.Add
 	x.Range, _ = narrow(ctx, 0, most, near, rangeProbes, func(blocks uint64) bool { return asks(blocks) == nil })
 }
 
-// narrow halves the space between low, for which something is so, and high, for which it is not,
+// narrow halves the space between low, where a condition holds, and high, where it fails,
 // until they are neighbours, or as close as one part in near of low (0: of nothing), or tries are over.
 func narrow(ctx context.Context, low, high, near uint64, tries int, so func(uint64) bool) (uint64, uint64) {
 	for range tries {
@@ -232,7 +232,7 @@ func narrow(ctx context.Context, low, high, near uint64, tries int, so func(uint
 	return low, high
 }
 
-// probeHistory finds the oldest block from the first needed on whose header and logs are served.
+// probeHistory finds the oldest block, from the first needed on, with header and logs served.
 func (n *Node) probeHistory(ctx context.Context, x *Examination, start uint64, named *common.Address) {
 	x.Oldest = min(start, x.Head)
 	has := func(number uint64) (logs bool, err error) {

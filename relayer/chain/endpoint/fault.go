@@ -31,7 +31,7 @@ type Fault struct {
 // maxEvidence bounds Fault.Evidence, in bytes: a header with its receipts and logs as a proof needs them.
 const maxEvidence = 256 << 10
 
-// Accuse sets the node aside for a fault, and has it stored (Config.Accused). err says what is
+// Accuse sets the node aside for a fault, and stores it (Config.Accused). err says what is
 // wrong; evidence is what the node said, shortened here.
 func (s *standing) Accuse(ctx context.Context, kind FaultKind, err error, evidence string) {
 	if ctx.Err() != nil {

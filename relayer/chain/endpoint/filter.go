@@ -37,7 +37,7 @@ func (f *Filter) orOneStray() func(*types.Log) bool {
 	return func(l *types.Log) bool { return f.Matches(l) || !strays.Swap(true) }
 }
 
-// Names reports whether the logs of a contract are asked for, as far as the addresses say.
+// Names reports whether the logs of a contract are asked for, by the addresses alone.
 func (f *Filter) Names(a common.Address) bool {
 	f.once.Do(func() {
 		f.emitters = make(map[common.Address]struct{}, len(f.Addresses))

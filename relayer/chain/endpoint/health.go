@@ -67,7 +67,7 @@ const (
 	// longestPause: so the end of an outage is noticed within 10 s, including the jitter, and a request
 	// before it that waited for quickTimeout.
 	firstPause, longestPause = 250 * time.Millisecond, 3500 * time.Millisecond
-	// A node that answered wrongly is broken in a way that seldom passes by itself: it is avoided while others are in use.
+	// A node that answered wrongly is broken in a way that seldom passes: it is avoided while others are in use.
 	faultPause, longestFaultPause = 30 * time.Second, 10 * time.Minute
 	// If no other node is in use, it is tried again soon: its answers are validated as before, and
 	// nothing is read meanwhile. With its jitter the pause is shorter than LongestWait, so that a request
@@ -76,7 +76,7 @@ const (
 	// A node that refuses because of its rate limit, without saying for how long. The pause after which it
 	// answered last time is where the next begins.
 	limitPause, longestLimitPause = time.Second, 8 * time.Second
-	// Some limits begin anew with each request that they refuse. So each banAfter-th pause in a row is
+	// Some limits begin again with each request that they refuse. So each banAfter-th pause in a row is
 	// longer, twice as long each time.
 	banPause, longestBanPause, banAfter = 15 * time.Second, 2 * time.Minute, 8
 	// A node that serves no logs at all is of no use while others are: it is tried again in case its
@@ -218,7 +218,7 @@ func (h *health) shun(now time.Time, most time.Duration, jitter func(time.Durati
 // avoided reports whether the node is left alone while others serve.
 func (h *health) avoided(now time.Time) bool { return h.fault != nil || now.Before(h.avoid) }
 
-// retire takes a node out of use that was used for want of a better one.
+// retire takes a node out of use that served because no better one was there.
 func (h *health) retire(now time.Time) bool {
 	return h.state == OnProbation && h.avoided(now) && !now.Before(h.resume) && h.become(failed)
 }

@@ -27,8 +27,8 @@ func sample(from, to uint64) []uint64 {
 	return numbers
 }
 
-// showsLogs tests that a node has the logs of old blocks: those of the first block from one on whose bloom filter
-// says that there are some, if that is one of the next. head is its newest block. It returns that block; 0: there is
+// showsLogs tests that a node has the logs of old blocks: those of the first block, from one on, with a bloom filter
+// that allows some, if that is one of the next. head is its newest block. It returns that block; 0: there is
 // none.
 func (n *Node) showsLogs(ctx context.Context, from, head uint64) (block uint64, err error) {
 	list, err := n.Headers(ctx, sample(from, head))

@@ -11,8 +11,8 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/chain/rpc"
 )
 
-// Forgery is an answer that is not what a block's hash vouches for, of a chain whose other blocks show
-// that they hash so. It counts as an invalid answer, and the endpoint that is blamed for it has a Fault.
+// Forgery is an answer that is not what a block's hash vouches for, of a chain that has shown
+// by other blocks that it hashes so. It counts as an invalid answer, and its endpoint gets a Fault.
 type Forgery struct {
 	What     string
 	Evidence string // the answer, or its beginning
@@ -48,14 +48,14 @@ type lawgiver struct {
 	shown     func() // the chain has shown one that it had not; nil: none is ever held to
 }
 
-// Laws of a chain, of which all endpoints are to have the same.
+// Laws of a chain: one set for all its endpoints.
 type Laws struct {
 	Headers  *Law // a block's hash is Ethereum's of its header
 	Receipts *Law // the receipts root is that of the receipts
 	Bodies   *Law // the transactions root is that of the transactions
 }
 
-// NewLaws returns the laws of a chain of which nothing is known. endpoints is how many are configured; shown is called
+// NewLaws returns the laws of an unknown chain. endpoints is how many are configured; shown is called
 // when the chain shows a law for the first time. Without it, the chain is held to none.
 func NewLaws(endpoints int, now func() time.Time, log *slog.Logger, shown func()) *Laws {
 	common := &lawgiver{endpoints: endpoints, now: now, log: log, shown: shown}
@@ -157,7 +157,7 @@ func (l *Law) Broken(ctx context.Context, endpoint string) bool {
 const Remedy = "ask another endpoint too (RPC_URLS); if the chain itself hashes otherwise than it did, update the " +
 	"relayer, or set PROOF=none until there is an update"
 
-// authentic tests that a header is what its hash vouches for, as far as the chain's headers do. Headers that
+// authentic tests that a header is what its hash vouches for, where the chain's headers are. Headers that
 // prove themselves are tested by what a reader knows of the chain, which makes the law hold.
 func (l *link) authentic(ctx context.Context, h rpc.Header, claim []byte) error {
 	if h.Proved || !l.cfg.Laws.Headers.Broken(ctx, l.cfg.Name) {

@@ -73,7 +73,7 @@ func (l *link) checkChain(ctx context.Context, ask func(context.Context, *rpc.Ca
 	return nil
 }
 
-// Do sends calls with small answers. The error is about all of them; each call has its own besides.
+// Do sends calls with small answers. The error is about all of them; each call also has its own.
 func (l *link) Do(ctx context.Context, calls ...*rpc.Call) error {
 	return l.send(ctx, min(l.cfg.Timeout, quickTimeout), smallAnswer, calls)
 }
@@ -187,8 +187,8 @@ type sent struct {
 // crowd is how many batches were in flight when they were answered, or when they were sent if that is more.
 func (s sent) crowd() int { return max(s.before, s.after) }
 
-// exchange sends calls when the allowance lets n of them. timeout is for their answer; of logs, of which
-// there may be a hundred megabytes, for its beginning, and all of it has Config.Timeout. Where ctx ended
+// exchange sends calls when the allowance lets n of them. timeout is for their answer; of logs, up to a
+// hundred megabytes, for its beginning, and all of it has Config.Timeout. Where ctx ended
 // the error is its cause.
 func (l *link) exchange(ctx context.Context, timeout time.Duration, limit int64, calls []*rpc.Call,
 	n int) (s sent, err error) {
@@ -284,8 +284,8 @@ func (l *link) attempt(ctx context.Context, timeout time.Duration, limit int64, 
 	return err
 }
 
-// oneTooMany returns the refusal of logs that does not say what it is for, and of which nothing is known
-// that it could be for, but that others were in flight.
+// oneTooMany returns the refusal of logs without a reason, and without
+// a known cause but that others were in flight.
 func (l *link) oneTooMany(ctx context.Context, calls []*rpc.Call, err error, s sent) error {
 	i := slices.IndexFunc(calls, isLogs)
 	if i < 0 || ctx.Value(unprovenKey{}) != nil || len(calls) > 1 && !l.batches.work(len(calls)) || !l.rate.crowded(s) {

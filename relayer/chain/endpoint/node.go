@@ -100,7 +100,7 @@ func (n *Node) Tags(final, safe rpc.Header) {
 	n.claim.FinalTime, n.claim.SafeTime = final.Time, safe.Time
 }
 
-// Has reports whether the node may have a block: by its head, and as far as it has not shown that it threw it away.
+// Has reports whether the node may have a block: by its head, and unless it has shown that it threw it away.
 func (n *Node) Has(block uint64) bool { return n.Claim().Head.Number >= block && !n.lost(block) }
 
 // Span is how many blocks the node is asked for at once, where such logs are wanted.

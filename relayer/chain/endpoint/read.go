@@ -177,7 +177,7 @@ func (n *Node) answersNamed(ctx context.Context, block uint64, f *Filter) bool {
 	return true
 }
 
-// notSent reports whether a request did not reach the node, so that its size cannot have been the reason of its failure.
+// notSent reports whether a request failed before it reached the node: its size cannot have been the reason.
 func notSent(err error) bool {
 	op, is := errors.AsType[*net.OpError](err)
 	return is && op.Op == "dial"
@@ -241,10 +241,10 @@ func (n *Node) rangeLogs(ctx context.Context, from, to uint64, f *Filter) (Batch
 	return b, a.bytes, n.indexed(ctx, from)
 }
 
-// errLacksFirst means that who has the last block of a range does not have the first.
+// errLacksFirst means that the node with the last block of a range lacks the first.
 var errLacksFirst = fmt.Errorf("%w: it has the last block of the range and not the first", rpc.ErrBehind)
 
-// lacksFirst is the error of a range whose last block is there and whose first is not: of a node, or a
+// lacksFirst is the error of a range with its last block and without its first: of a node, or a
 // machine behind its URL, that throws old blocks away, and may answer for the rest of the range, or
 // with an empty list.
 func (n *Node) lacksFirst(ctx context.Context, from, to uint64) error {

@@ -19,9 +19,9 @@ var ErrUnproved = errors.New("the block's receipts are not proved")
 // errNoReceipts means that a node gives no receipts of a block.
 var errNoReceipts = fmt.Errorf("%w: it gives none", ErrUnproved)
 
-// ReadBlock reads the logs of a block by its receipts, of which there are as many as the block has transactions: a
+// ReadBlock reads the logs of a block by its receipts, as many as the block has transactions: a
 // machine that does not have the block has none. Those of a proved header are proved: which logs there are, in which
-// order, against the receipts root, and whose transactions' they are against the transactions root. What a node
+// order, against the receipts root, and their transactions against the transactions root. What a node
 // does not prove is not proved, and is read by its logs where it gives no receipts. It returns those that match,
 // and about how many bytes were read. A *Forgery: the chain makes roots of receipts, and the node's make another.
 func (n *Node) ReadBlock(ctx context.Context, h rpc.Header, f *Filter) (match []types.Log, size int, proved bool,
@@ -245,7 +245,7 @@ func (n *Node) large(ctx context.Context, q *rpc.Call) error {
 	return cmp.Or(err, q.Err)
 }
 
-// ofHeader tests that receipts are those of a block, as far as they say.
+// ofHeader tests that receipts are those of a block, by what they say.
 func (n *Node) ofHeader(h rpc.Header, q *rpc.Call) error {
 	switch {
 	case h.Empty && q.Receipts == 0 && !q.Null():

@@ -39,7 +39,7 @@ const (
 	closeEnough = 10
 	// What a refusal seems to say is believed so often in a row: then it is one of the size, whatever it says.
 	believed = 2
-	// Single blocks whose logs are refused in a row, without an answer between them, before a node
+	// Single blocks with logs refused in a row, without an answer between them, before a node
 	// counts as one without logs.
 	unfitAfter = 3
 )

@@ -171,7 +171,8 @@ func (s *standing) Pause(served bool) time.Duration {
 	return until.Sub(now)
 }
 
-// Retire takes the node out of use that was used for want of a better one: what it says of the head counts no longer.
+// Retire takes a node out of use that served because no better one was there: what it says of the head no longer
+// counts.
 func (s *standing) Retire() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

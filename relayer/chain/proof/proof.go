@@ -24,7 +24,7 @@ func Header(b []byte, hash common.Hash) (h types.Header, ok bool) {
 	return h, h.Hash() == hash
 }
 
-// Receipt is a transaction's receipt as the receipts root has it. Numbers and hashes that it leaves out
+// Receipt is a transaction's receipt as under the receipts root. Numbers and hashes that it leaves out
 // are those that the root says nothing of.
 type Receipt struct {
 	Type    uint64
@@ -36,7 +36,7 @@ type Receipt struct {
 	Deposit []uint64
 }
 
-// AppendLog appends a log as a receipt's hash has it.
+// AppendLog appends a log as in a receipt's hash.
 func AppendLog(b []byte, address common.Address, topics []common.Hash, data []byte) []byte {
 	encoded, _ := rlp.EncodeToBytes(&types.Log{Address: address, Topics: topics, Data: data}) // it cannot fail
 	return append(b, encoded...)
@@ -45,8 +45,8 @@ func AppendLog(b []byte, address common.Address, topics []common.Hash, data []by
 // Deposit is the type of a deposit on the OP stack.
 const Deposit = 0x7e
 
-// Encode returns a receipt as it is in the trie under the receipts root, or nil of an unknown type: it may have fields
-// of its own there. Arbitrum's types (0x64 to 0x6a) are encoded as Ethereum's are (OffchainLabs/go-ethereum,
+// Encode returns a receipt as it is in the trie under the receipts root, or nil of an unknown type: it may have other
+// fields there. Arbitrum's types (0x64 to 0x6a) are encoded as Ethereum's are (OffchainLabs/go-ethereum,
 // core/types/receipt.go, EncodeIndex). Those of a deposit on the OP stack have its nonce and version behind them from
 // Canyon on, where the node gives both; the nonce alone, which Regolith added, is in no root (OP stack specification,
 // deposits, "Deposit Receipt").
@@ -128,7 +128,7 @@ func Root(values [][]byte) common.Hash {
 	return crypto.Keccak256Hash((&index{keys, values}).node(order, 0))
 }
 
-// index is a Merkle Patricia trie (Yellow Paper, appendix D) whose keys are none another's beginning.
+// index is a Merkle Patricia trie (Yellow Paper, appendix D) in which no key begins with another.
 type index struct{ keys, values [][]byte }
 
 // node encodes the node over some keys, in order, that agree in their first depth nibbles.

@@ -17,7 +17,7 @@ const (
 	arbitrumInternal        = 0x6a
 )
 
-// rollup is a transaction of a type that only rollups have: nobody signs it, and it comes from another chain.
+// rollup is a transaction of a type that only rollups have: it has no signature, and comes from another chain.
 type rollup struct {
 	Type hexutil.Uint64
 	Hash common.Hash

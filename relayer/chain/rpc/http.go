@@ -24,7 +24,7 @@ const (
 	headerLimit = 64 << 10
 	// maxRetry bounds what a node may ask to wait: more would be a mistake or an attack.
 	maxRetry = 10 * time.Minute
-	// idleTimeout is how long a connection that nobody uses is kept. Balancers have been seen to forget
+	// idleTimeout is how long an unused connection is kept. Balancers have been seen to forget
 	// one after 60 s without a word, and to swallow what comes over it then.
 	idleTimeout = 30 * time.Second
 )
@@ -48,12 +48,12 @@ func NewHTTP(url string, dial Dial) *HTTP {
 
 	return &HTTP{url: url, base: base, client: &http.Client{
 		Transport: base,
-		// A redirect would carry a batch, and maybe a key, to a place that nobody configured.
+		// A redirect would carry a batch, and maybe a key, to a place outside the configuration.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}
 }
 
-// Close closes the connections that nobody uses.
+// Close closes the unused connections.
 func (t *HTTP) Close() { t.base.CloseIdleConnections() }
 
 // Exchange implements Client.

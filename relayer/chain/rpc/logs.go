@@ -22,7 +22,7 @@ import (
 func (c *Call) Streams() bool { return c.Method == GetLogs || c.Method == GetReceipts || c.Encode }
 
 // stream decodes the result of such a request. What it cannot decode is its error; that of the whole
-// message is found by whoever reads on.
+// message is found by reading on.
 func (a *Answer) stream(m *message, q *Call) error {
 	d := m.Decoder
 	begin := d.InputOffset()
@@ -201,7 +201,7 @@ func (a *Answer) log(m *message, q *Call) error {
 	return nil
 }
 
-// receipt decodes one receipt: the logs in it, and whose block it is of.
+// receipt decodes one receipt: the logs in it, and its block.
 func (a *Answer) receipt(m *message, q *Call) error {
 	var r struct {
 		BlockHash common.Hash  `json:"blockHash"`

@@ -129,8 +129,8 @@ type response struct {
 	answer        Answer
 }
 
-// responses takes a message apart. asked is the request that has an id, whose method says what its
-// result is, and is nil for one that nobody waits for; or the only one that there can be where the id
+// responses takes a message apart. asked is the request that has an id: its method says what its
+// result is. It is nil for one that has stopped waiting; or the only one that there can be where the id
 // has not come yet, nil where there are several. single says that the message was not a batch. More
 // than most responses are an error: one can be as short as two bytes, and a list of millions takes far
 // more memory than the message itself.

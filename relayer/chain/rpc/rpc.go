@@ -9,10 +9,10 @@
 // It was weighed and would have to be wrapped in all but the encoding of requests. It reads an
 // answer of any size into memory (a range of logs has had 150 MB); it hides an HTTP status'
 // headers, and Retry-After with them; it follows redirects, with a batch and maybe a key, to a host
-// that nobody configured; it decodes each result twice, once into a json.RawMessage and once into
-// the type, and logs by reflection; a batch of which a part is answered is an error per element
-// whose reason is lost; over WebSocket it pings, and so keeps a connection for ever whose node
-// answers pings and no requests; and it cannot prove a connection (eth_chainId) before others use
+// outside the configuration; it decodes each result twice, once into a json.RawMessage and once into
+// the type, and logs by reflection; a batch that is answered in part is an error per element,
+// without its reason; over WebSocket it pings, and so keeps a connection to a node that answers
+// pings and no requests for ever; and it cannot prove a connection (eth_chainId) before others use
 // it. Its Header computes a block's hash, which other chains compute otherwise. What it does well,
 // subscriptions, is 40 lines here.
 package rpc
@@ -85,7 +85,7 @@ type Call struct {
 	// Keep says which logs of the answer are wanted; nil: all. It may still be called when Exchange has
 	// returned an error.
 	Keep func(*types.Log) bool
-	// PassLong has a log be left out whose data is longer than one part in 16 of what the whole answer may
+	// PassLong leaves out logs with data that is longer than one part in 16 of what the whole answer may
 	// have. Else the answer is ErrTooLarge.
 	PassLong bool
 	// Encode has what a block's hash vouches for be kept: receipts, and the transactions of a GetByHash.
@@ -294,7 +294,7 @@ func (h *Header) prove(b []byte) {
 }
 
 // count notes how many transactions the block has. newHeads gives no list of them. Gas alone is no
-// sign of none: there is software whose newHeads say of every block that it used none.
+// sign of none: some software announces every block with a gas of zero.
 func (h *Header) count(transactions, root, gas []byte) {
 	if transactions == nil {
 		h.Empty = string(gas) == `"0x0"` && string(root) == `"`+types.EmptyTxsHash.Hex()+`"`
@@ -311,7 +311,7 @@ func (h *Header) count(transactions, root, gas []byte) {
 	}
 }
 
-// encode writes a batch whose ids count from first.
+// encode writes a batch with ids from first on.
 func encode(calls []*Call, first uint64) []byte {
 	list := make([]string, len(calls))
 	for i, c := range calls {
@@ -326,13 +326,13 @@ func encode(calls []*Call, first uint64) []byte {
 	return []byte(body)
 }
 
-// Fill reads the answer to a batch, whose ids count from first, and fills it in: for a Client over
+// Fill reads the answer to a batch with ids from first on, and fills it in: for a Client over
 // another transport. An answer of more than limit bytes is ErrTooLarge.
 func Fill(from io.Reader, limit int64, calls []*Call, first uint64) error {
 	return newMessage(from, limit).deliver(calls, first)
 }
 
-// deliver reads the answer to a batch, whose ids count from first, and puts its parts where they belong.
+// deliver reads the answer to a batch with ids from first on, and puts its parts where they belong.
 func (m *message) deliver(calls []*Call, first uint64) error {
 	list, single, err := m.responses(len(calls), func(id uint64, known bool) *Call {
 		switch at := id - first; {
@@ -351,7 +351,7 @@ func (m *message) deliver(calls []*Call, first uint64) error {
 	return m.fill(list, single, calls, first)
 }
 
-// fill puts the parts of an answer to a batch, whose ids count from first, where they belong.
+// fill puts the parts of an answer to a batch with ids from first on where they belong.
 func (m *message) fill(list []response, single bool, calls []*Call, first uint64) error {
 	if single && list[0].fault != nil && (len(calls) > 1 || !list[0].hasID) {
 		return parseFault(list[0].fault) // of the batch as a whole
@@ -392,7 +392,7 @@ func (m *message) fill(list []response, single bool, calls []*Call, first uint64
 	return ErrUnanswered
 }
 
-// garbled is an answer that is no JSON-RPC: cut off, or a proxy's page, whose words may say why.
+// garbled is an answer that is no JSON-RPC: cut off, or a proxy's page, which may say why.
 func garbled(b []byte, err error) error {
 	return &Page{Text: pageText(b), err: fmt.Errorf("%w: %w", ErrGarbled, err)}
 }
@@ -458,7 +458,7 @@ const (
 	maxFault = 1 << 20
 )
 
-// reason is what data says besides the message; a revert's data is not shown.
+// reason is what data adds to the message; a revert's data is not shown.
 func (e *Error) reason() string {
 	var text string
 	if json.Unmarshal(e.Data, &text) != nil {

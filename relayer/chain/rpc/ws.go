@@ -29,8 +29,8 @@ const (
 	notificationLimit = 1 << 20
 )
 
-// WS sends batches over a WebSocket connection, which the first use opens and whoever finds it broken opens anew. What
-// is asked Apart has a second one: an answer that is too large ends its connection, and what is announced over it.
+// WS sends batches over a WebSocket connection, which the first use opens, and the next one after it broke opens
+// again. What is asked Apart has a second one: too large an answer ends its connection, and the announcements over it.
 type WS struct {
 	url         string
 	to          Dial
@@ -67,7 +67,7 @@ func (s *Subscription) Err() error { return s.conn.cause }
 // End ends the connection of the subscription, so that the next one is made over a new one.
 func (s *Subscription) End() { _ = s.conn.c.Close() }
 
-// Close ends the connections, as soon as nobody opens one, and waits for all goroutines.
+// Close ends the connections, after those that are being opened, and waits for all goroutines.
 func (t *WS) Close() {
 	for _, l := range []*wsLine{&t.main, &t.apart} {
 		l.turn <- struct{}{}
@@ -118,7 +118,7 @@ func (t *WS) connect(ctx context.Context) (*wsConn, error) {
 		return nil, err
 	}
 
-	// Nobody uses the connection before it has proven to be the right chain's. That is no answer to what it is for.
+	// The connection is used once it has proven to be the right chain's. That is no answer to what it is for.
 	err = t.prove(WithArrival(ctx, nil), func(ctx context.Context, q *Call) error {
 		_, err := t.over(ctx, conn, []*Call{q}, notificationLimit)
 		return err
@@ -158,7 +158,7 @@ func (t *WS) dial(ctx context.Context) (*wsConn, error) {
 	return conn, nil
 }
 
-// credentials turns the user of a URL into a header, as net/http does by itself: WebSocket URLs have none.
+// credentials turns the user of a URL into a header, as net/http does on its own: WebSocket URLs have none.
 func credentials(raw string) (string, http.Header) {
 	u, err := url.Parse(raw)
 	if err != nil || u.User == nil {
@@ -208,7 +208,7 @@ func (t *WS) over(ctx context.Context, conn *wsConn, calls []*Call, limit int64)
 
 // wsConn is one connection. Its two goroutines, read and ping, end when it does. mu guards the
 // batches that wait: a batch is in waiting until its delivered is closed or its asker has gone; after
-// done nobody may join them.
+// done none is added.
 type wsConn struct {
 	c     *websocket.Conn
 	done  chan struct{} // closed when the connection is over
@@ -221,7 +221,7 @@ type wsConn struct {
 	cause    error // why it is over, or will be
 }
 
-// wsWait is a batch whose answer is awaited. The reader fills in the calls until delivered is closed.
+// wsWait is a batch that waits for its answer. The reader fills in the calls until delivered is closed.
 type wsWait struct {
 	first     uint64
 	calls     []*Call
@@ -317,7 +317,7 @@ func (c *wsConn) limit() int64 {
 	return limit
 }
 
-// read receives until the connection ends, and then lets everybody who waits know.
+// read receives until the connection ends, and then ends all waits.
 func (c *wsConn) read() {
 	cause := ErrDisconnected
 	defer func() {
@@ -398,7 +398,7 @@ func (c *wsConn) asked(id uint64, known bool) *Call {
 // firstID finds the id of an answer that begins with it, as most nodes write one.
 var firstID = regexp.MustCompile(`^[\s\[]*\{[^{}\[\]]*?"id"\s*:\s*([0-9]{1,19})[,\s]`)
 
-// tooLarge ends the batch whose answer is larger than it may be, so that it asks for less: the one
+// tooLarge ends the batch that has too large an answer, so that it asks for less: the one
 // that the answer's beginning names, or else the only one that waits. The others' answers are merely lost.
 func (c *wsConn) tooLarge(begin []byte, err error) {
 	c.mu.Lock()
@@ -461,7 +461,7 @@ func (c *wsConn) route(m *message, list []response, single bool) {
 	}
 }
 
-// unnamed takes an answer that names no request. It can only be told whose it is when one batch waits;
+// unnamed takes an answer that names no request. It belongs to a batch for certain only when one waits;
 // but a limit of the rate concerns all that wait, and an empty list all that are more than a request. Held: mu.
 func (c *wsConn) unnamed(m *message, list []response, single bool) {
 	all := len(list) > 0 && list[0].fault != nil && Classify(parseFault(list[0].fault)) == RateLimited

@@ -258,7 +258,7 @@ func (i *Intake) get(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// writeProblem writes a refusal as an error document (RFC 9457), which has a title besides.
+// writeProblem writes a refusal as an error document (RFC 9457), which also has a title.
 func writeProblem(w http.ResponseWriter, p problem) {
 	write(w, p.Status, "application/problem+json", struct {
 		Title string `json:"title"`

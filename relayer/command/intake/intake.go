@@ -4,12 +4,12 @@
 //
 //	bytes ─► Split ─► Parse ─► chain, sender ─► signature ─► policy ─► factory ─► T0: claim, row ─► answer
 //
-// The transport is never the authority: who may ask is decided by who signed. A command whose
-// signer the policy knows is stored whatever comes of it, so that it gets the same answer however
+// The transport is never the authority: the signature decides. A command with a
+// signer that the policy knows is stored whatever comes of it, so that it gets the same answer however
 // often it is sent. What anybody else sends is answered and leaves nothing behind.
 //
 // A command that was taken in for a sender that no instance has is answered too: a minute after it
-// has expired, by whoever takes commands in.
+// has expired, by an instance that takes commands in.
 package intake
 
 import (
@@ -181,9 +181,9 @@ func (i *Intake) refuse(ctx context.Context, topic bool, answers ...command.Answ
 	return i.store.refuse(ctx, answers)
 }
 
-// verify does what comes before a command is stored. Without a candidate the message is refused with the
-// answer, whose revision is 0: what nobody has signed whom the policy knows says nothing of the command.
-// The database is asked for the sake of requesters alone whom the policy knows.
+// verify does what comes before a command is stored. Without a candidate the message is refused with an
+// answer of revision 0: without a signature that the policy knows it says nothing of the command.
+// The database is asked for known requesters alone.
 func (i *Intake) verify(ctx context.Context, raw json.RawMessage) (*candidate, command.Answer, error) {
 	refused := command.Answer{State: command.Refused}
 	refuse := func(code, detail string) (*candidate, command.Answer, error) {
@@ -287,8 +287,8 @@ func (i *Intake) Run(ctx context.Context) error {
 	}
 }
 
-// dismissExpired answers, now and then, what expired before it had a nonce and whose sender no instance
-// has: the policy may name a sender whose key is missing, or was taken away.
+// dismissExpired answers, now and then, what expired before it had a nonce, for a sender in no
+// instance: the policy may name a sender whose key is missing, or was taken away.
 func (i *Intake) dismissExpired(ctx context.Context) {
 	ticker := time.NewTicker(i.cfg.DismissEvery)
 	defer ticker.Stop()
@@ -334,7 +334,7 @@ func (i *Intake) storeBatch(ctx context.Context, first *batch) {
 		all = append(all, b.candidates...)
 	}
 
-	// What was begun is finished: whoever waits has ctx of their own. A database that does not answer must
+	// What was begun is finished: a caller that waits has another ctx. A database that does not answer must
 	// not hold up a stop: what is not stored comes again.
 	storing, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
 	defer cancel()

@@ -15,7 +15,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/command"
 )
 
-// Policy says who may ask for what. It is read once, at start.
+// Policy lists requesters, and what each may ask for. It is read once, at start.
 type Policy struct {
 	requesters map[common.Address][]grant
 	senders    map[common.Address]bool // that anybody may ask
@@ -31,7 +31,7 @@ type grant struct {
 	maxValue, maxFee *big.Int // the two as numbers
 }
 
-// policyFile is the policy as the file has it.
+// policyFile is the policy as in the file.
 type policyFile struct {
 	Requesters []struct {
 		Name    string         `json:"name"`
@@ -122,13 +122,13 @@ func (g *grant) check(requester common.Address, say func(format string, args ...
 	}
 }
 
-// knows reports whether somebody may ask for anything at all.
+// knows reports whether an account may ask for anything at all.
 func (p *Policy) knows(requester common.Address) bool {
 	_, ok := p.requesters[requester]
 	return ok
 }
 
-// Refuses says why somebody may not ask for a command; empty: they may.
+// Refuses says why a requester may not ask for a command; empty: it may.
 func (p *Policy) Refuses(requester common.Address, c *command.Command) string {
 	grants, ok := p.requesters[requester]
 	if !ok {

@@ -221,7 +221,7 @@ const cancelUnsigned = `
 	update commands set cancel_requested = true
 	 where chain_id = $1 and command_id = $2 and requester = $3 and state in ('accepted', 'held')`
 
-// cancel has a command given up for its requester, who has signed c in the command's domain: that of its factory.
+// cancel gives a command up for its requester, the signer of c in the command's domain: that of its factory.
 // ErrSignature: c has no signature.
 func (s *store) cancel(ctx context.Context, id common.Hash, c command.Cancellation) (asked bool, err error) {
 	err = pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error {

@@ -41,7 +41,7 @@ func (r *round) room(account *account, flights []*flight) int {
 // open reports whether no block has a command's nonce: it takes a place in the pools.
 func (r *round) open(f *flight) bool { return f.Nonce >= r.sight.look.Latest }
 
-// admit takes waiting commands as far as there is room: what is done already or impossible is
+// admit takes waiting commands while there is room: what is done already or impossible is
 // answered, what cannot be sent yet is held, the others get nonces, are signed and sent. It says
 // whether there may be more to do at once.
 func (r *round) admit(ctx context.Context, room int, flights []*flight) (more bool, err error) {
@@ -302,7 +302,7 @@ func (t *triage) tried(w *waiting, r Simulation) {
 	}
 }
 
-// reverts decides on a command whose call fails. A keeper's ends at once, for the pause of selectDue: its answer
+// reverts decides on a command with a call that fails. A keeper's ends at once, for the pause of selectDue: its answer
 // is of use to no requester, and a payee that refuses ether must hold neither the escrow nor the keeper's budget.
 func (t *triage) reverts(w *waiting, r *Revert, atHead bool) {
 	reason := storable(r.Reason, maxReason)

@@ -78,7 +78,7 @@ func (r *round) advance(ctx context.Context, flights []*flight) error {
 		}
 
 		for _, x := range fresh {
-			// A replacement that was not stored, for want of budget say, leaves the attempt before it: pools may
+			// A replacement that was not stored, for lack of budget say, leaves the attempt before it: pools may
 			// have forgotten that, so it is sent again.
 			if !slices.ContainsFunc(stored, func(s signed) bool { return s.f == x.f }) {
 				if x.f.newest() == nil {

@@ -24,11 +24,11 @@ type Finding struct {
 // Kinds of findings.
 const (
 	// FindingForeign is a nonce that the chain has used up with a transaction that was not signed here:
-	// somebody else has the key, or the database was restored.
+	// the key is used elsewhere, or the database was restored.
 	FindingForeign = "foreign"
 	// FindingDiffering is an answer that the chain contradicts.
 	FindingDiffering = "differing"
-	// FindingUnanswered is a command whose transaction is final, in a block that its sender has looked at.
+	// FindingUnanswered is a command with a final transaction, in a block that its sender has looked at.
 	FindingUnanswered = "unanswered"
 )
 

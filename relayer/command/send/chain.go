@@ -27,7 +27,7 @@ func (b Block) elsewhere() error {
 	return fmt.Errorf("%w than block %d (%s)", ErrBranch, b.Number, b.Hash)
 }
 
-// Chain is what a sender needs of the chain. Nodes may lie, lag and forget: whoever implements it
+// Chain is what a sender needs of the chain. Nodes may lie, lag and forget: an implementation
 // checks each answer against the question, and asks another node where one is behind. It may be
 // used concurrently.
 type Chain interface {

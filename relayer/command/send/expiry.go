@@ -19,8 +19,8 @@ const maxDismissed = 500
 const tooLate = "its time was over before it could be sent"
 
 // lockExpired goes from one sender that has waiting commands to the next by the index, and reads of each
-// only what has expired: by now(), since the index is of no use for a clock that moves on. A row that
-// somebody has locked (an owner that ends it or gives it a nonce) is left to whoever locked it.
+// only what has expired: by now(), since the index is of no use for a clock that moves on. A locked row
+// (its owner ends it or gives it a nonce) is left alone.
 const lockExpired = `
 	with recursive senders as (
 	  (select sender from commands where chain_id = @chain and state in ('accepted', 'held') order by sender limit 1)

@@ -29,7 +29,7 @@ type Account struct {
 	Limits       Limits         `json:"-"`
 }
 
-// accountEntry is a sender as the file has it. Amounts are wei, as decimal numbers in strings.
+// accountEntry is a sender as in the file. Amounts are wei, as decimal numbers in strings.
 type accountEntry struct {
 	Account
 	MaxInFlight *int   `json:"max_in_flight"` // 16 if missing

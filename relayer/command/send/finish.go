@@ -115,8 +115,8 @@ var errMoved = errors.New("the ledger has rolled back meanwhile")
 
 // finish is T3: final states, their answers, the claims and the budget, in one transaction. What was read of the
 // chain to decide them has to be of the ledger's branch, as of its generation: then a later rollback finds the
-// answers by their blocks (Reopen). errMoved where the generation is another one. Endings whose event the ledger
-// has not stored are left out.
+// answers by their blocks (Reopen). errMoved where the generation is another one. Endings with an event that the ledger
+// lacks are left out.
 func (s *store) finish(ctx context.Context, endings []ending, generation int64) (answers []command.Answer, err error) {
 	if len(endings) == 0 {
 		return nil, nil

@@ -13,7 +13,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/registry"
 )
 
-// followEvery is the pause between two looks for senders that nobody owns. One that is free at two looks in a
+// followEvery is the pause between two looks for senders without an owner. One that is free at two looks in a
 // row is followed: its owner is not just being replaced.
 const followEvery = 5 * time.Second
 
@@ -77,13 +77,13 @@ func closed(c <-chan struct{}) bool {
 	}
 }
 
-// unowned is a sender that nobody owns, under the epoch of its last owner.
+// unowned is a sender without an owner, under the epoch of its last owner.
 type unowned struct {
 	Address common.Address
 	Epoch   int64
 }
 
-// selectUnowned finds the senders that were used and whose lock is free.
+// selectUnowned finds the senders that were used and have a free lock.
 const selectUnowned = `
 	select bytes(s.address) as address, s.epoch
 	  from senders s

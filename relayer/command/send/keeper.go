@@ -35,7 +35,7 @@ type Keeper struct {
 }
 
 // refuses says why a command that the keeper seems to have made is not its own; empty: it may be.
-// Nobody signs those, so this and the simulation are all that bounds what whoever can add rows makes
+// Those have no signature, so this and the simulation are all that bounds what write access to the table makes
 // of them: calls of release() without value.
 func (k *Keeper) refuses(c *command.Command) string {
 	switch {
@@ -96,8 +96,8 @@ const insertKept = `
 // keeperPatience is how long one command of the keeper may take.
 const keeperPatience = 24 * time.Hour
 
-// propose makes commands for what is due at now, in Unix seconds, under the sender's epoch, as far as the day's
-// budget goes.
+// propose makes commands for what is due at now, in Unix seconds, under the sender's epoch, within the day's
+// budget.
 func (k *Keeper) propose(ctx context.Context, s *shared, now int64) error {
 	if time.Since(k.looked) < cmp.Or(k.Every, time.Minute) {
 		return nil

@@ -7,8 +7,8 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/command"
 )
 
-// Metrics of all senders of an instance: what it does itself. What is so of a sender, whoever owns
-// it, every instance tells from the database (relayer/fleet).
+// Metrics of all senders of an instance: what it does itself. The state of a sender, whichever instance owns
+// it, is told by every instance from the database (relayer/fleet).
 type Metrics struct {
 	answers                         *Answers
 	broadcasts, underpriced, budget *prometheus.CounterVec

@@ -229,7 +229,7 @@ func (n *Nodes) Look(ctx context.Context, account common.Address, target uint64,
 }
 
 // account reads from one node, in one request, what every node is not asked for. A node may know nothing of
-// the tag pending, or of the state after the target: the rest counts all the same.
+// the tag pending, or of the state after the target: the rest counts.
 func (n *Nodes) account(ctx context.Context, account common.Address, target uint64, everyone bool, look *Look) error {
 	var balance, latest, pending, final quantity
 	var code hexutil.Bytes
@@ -573,7 +573,7 @@ func (n *Nodes) receipts(ctx context.Context, target Block, hashes []common.Hash
 	return all, nil
 }
 
-// in is a receipt whose block is canonical.
+// in is a receipt in a canonical block.
 func (r *receipt) in(h *header) *Receipt {
 	paid := new(big.Int).Mul(r.EffectiveGasPrice.big(), r.GasUsed.big())
 

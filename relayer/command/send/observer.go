@@ -55,12 +55,12 @@ func (o *observer) final(look *Look, head, target uint64) {
 	}
 }
 
-// observer looks at the chain for the sender: what became final, and whether somebody else uses the key.
+// observer looks at the chain for the sender: what became final, and whether the key is used elsewhere.
 type observer struct {
 	shared
 	sight
 	missing map[uint64]int // nonces that are final, with no receipt of what was signed: at how many looks
-	unnamed []ending       // what the newest look has shown and whose event the ledger has still to store
+	unnamed []ending       // what the newest look has shown with an event that the ledger has still to store
 	resend  bool           // recorded bytes are to go out again: after a takeover
 
 	history  []mined   // ascending; the first is that of the target, if there was a look by then
@@ -70,7 +70,7 @@ type observer struct {
 // watch brings what is known of the chain up to date with as few requests as there is reason for:
 // none for a sender that has nothing to do; one per block while transactions wait to be mined; and
 // everything, which is looked, when something may have become final, when nonces are to be given
-// out, and every LookEvery, for the sake of whoever else may use the key.
+// out, and every LookEvery, to notice another user of the key.
 func (o *observer) watch(ctx context.Context, view View, a *account, flights []*flight) (looked bool, err error) {
 	if !o.wantsLook(view, a, flights) && len(flights) > 0 && view.Head != o.head {
 		nonce, err := o.cfg.Chain.Latest(ctx, o.address)
@@ -166,7 +166,7 @@ func (o *observer) observe(ctx context.Context, view View, account *account, fli
 }
 
 // checkForeign halts the sender when the chain knows of nonces that were never given out here:
-// somebody else has the key, or the database was restored to an earlier time. A node that lies
+// the key is used elsewhere, or the database was restored to an earlier time. A node that lies
 // about it can stop the sender, and no more than that.
 func (o *observer) checkForeign(ctx context.Context, account *account, look Look) error {
 	seen := max(look.Latest, look.Pending)
@@ -191,10 +191,10 @@ func (o *observer) halt(ctx context.Context, adopt uint64, why string, args ...a
 }
 
 // patience is how many looks a nonce may be final with no receipt of what was signed for it before
-// the sender halts, or an operator's word that somebody else used it counts: nodes index receipts late.
+// the sender halts, or an operator's word that it was used elsewhere counts: nodes index receipts late.
 const patience = 10
 
-// settle answers the commands whose nonce is used up in a final block, from the receipt of what was
+// settle answers the commands with a nonce that is used up in a final block, from the receipt of what was
 // recorded. Without one it never guesses.
 func (o *observer) settle(ctx context.Context, look Look, flights []*flight) error {
 	var used []*flight
@@ -234,7 +234,7 @@ func (o *observer) settle(ctx context.Context, look Look, flights []*flight) err
 	return o.confirmForeign(ctx, lost)
 }
 
-// answer ends commands, but for those whose event the ledger has still to store.
+// answer ends commands, but for those with an event that the ledger has still to store.
 func (o *observer) answer(ctx context.Context, endings []ending) error {
 	answers, err := o.end(ctx, endings, o.generation)
 	if err != nil {
@@ -260,7 +260,7 @@ func (o *observer) explainVoid(e ending, f *flight) ending {
 	return e
 }
 
-// confirmForeign asks every node before it says that a nonce was used by somebody else.
+// confirmForeign asks every node before it says that a nonce was used elsewhere.
 func (o *observer) confirmForeign(ctx context.Context, f *flight) error {
 	look, err := o.cfg.Chain.Look(ctx, o.address, o.target.Number, true)
 	if err != nil {

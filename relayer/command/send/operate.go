@@ -20,10 +20,10 @@ import (
 var ErrOperation = errors.New("not possible now")
 
 // AdoptNonce makes nonce the next one of a halted sender, and lets it go on when all below are
-// final. Commands whose nonce is below and was used by somebody else become superseded; that of
-// those whose own transaction was mined stays what it is.
+// final. Commands with a lower nonce that was used elsewhere become superseded; those with a
+// mined transaction keep their state.
 //
-// A sender that got a nonce too high by mistake, and so waits for what nobody will send, may be given a
+// A sender that got a nonce too high by mistake, and so waits for a transaction that will never come, may be given a
 // lower one, but none that was given to a command: something may be signed for it. Whether the chain knows
 // the nonce already is checked when commands get nonces, as it always is.
 func AdoptNonce(ctx context.Context, db *pgxpool.Pool, chainID int64, sender common.Address, nonce uint64) error {

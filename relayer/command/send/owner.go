@@ -80,7 +80,7 @@ func poke(c chan<- struct{}) {
 	}
 }
 
-// contender is a sender whose key this instance has.
+// contender is a sender with a key in this instance.
 type contender struct {
 	session Session
 	sender  *Sender

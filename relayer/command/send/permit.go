@@ -10,7 +10,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/command"
 )
 
-// Policy says who may ask for what; see relayer/command/intake.
+// Policy says what each requester may ask for; see relayer/command/intake.
 type Policy interface {
 	// Refuses says why a requester may not ask for a command; empty: they may.
 	Refuses(requester common.Address, c *command.Command) string
@@ -30,7 +30,7 @@ type request struct {
 	Followed  bool   // the chain's fleet follows that factory, and a create's is not retired
 }
 
-// requestColumns are those of a request, of a command c. What a retired factory would create is followed by nobody.
+// requestColumns are those of a request, of a command c. What a retired factory would create is not followed.
 const requestColumns = `c.command_id, c.requester, c.kind, bytes(c.escrow) as escrow, c.value, c.max_fee, c.expires_at,
 	c.message, coalesce(c.message ->> 'factory', '') as factory,
 	exists (select from factories f where f.chain_id = c.chain_id and hex(f.address) = lower(c.message ->> 'factory')
@@ -41,7 +41,7 @@ type refusal struct{ code, detail string }
 
 // permit looks again at what intake has looked at, from what is stored: that the row says what the
 // requester signed, and that the policy allows it now. It is asked before a command gets a nonce, and
-// before each signature of its call, so that whoever can change rows has nothing signed that nobody
+// before each signature of its call, so that write access to the table gets nothing signed that was not
 // asked for. The message of a command without a refusal is what may be signed.
 func (s *shared) permit(r *request) (*command.Signed, *refusal) {
 	m, err := command.Parse(r.Message)

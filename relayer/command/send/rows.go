@@ -109,7 +109,7 @@ type waiting struct {
 	EventHash       *string
 }
 
-// wei is an amount as a numeric column without fraction has it. Without Int it is null.
+// wei is an amount as in a numeric column without fraction. Without Int it is null.
 type wei struct{ *big.Int }
 
 // ScanNumeric is pgx's.

@@ -19,7 +19,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/registry"
 )
 
-// Limits of one sender, in wei: nothing is signed whose worst case exceeds one. A day begins at
+// Limits of one sender, in wei: nothing is signed that may exceed one at worst. A day begins at
 // midnight UTC by the database's clock. What is reserved with a nonce counts for the day on which it was
 // reserved, so within minutes around midnight as much as two days' limits can be paid.
 type Limits struct {
@@ -58,7 +58,7 @@ type Config struct {
 	Metrics      *Metrics
 }
 
-// Sender is one account whose key this instance has. It remembers nothing: what is known of the chain while
+// Sender is one account with a key in this instance. It remembers nothing: what is known of the chain while
 // the account is owned is its tenure's.
 type Sender struct {
 	cfg     Config
@@ -83,7 +83,7 @@ func New(cfg Config) (*Sender, error) {
 	return &Sender{cfg: cfg, address: address, log: cfg.Log.With(slog.String("sender", registry.Text(address)))}, nil
 }
 
-// Run takes the epoch of the sender, which fences whoever had it before, and works until ctx ends
+// Run takes the epoch of the sender, which fences the owner before, and works until ctx ends
 // (nil) or another instance has taken it (ErrFenced). Trouble with the chain, the signer or the
 // database never ends it. wake fires when commands may have come.
 func (s *Sender) Run(ctx context.Context, wake <-chan struct{}) error {

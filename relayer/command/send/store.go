@@ -33,7 +33,7 @@ const storeTimeout = 15 * time.Second
 
 // store is every statement of one owner of one sender. Each of its writes names the epoch and takes
 // the lock of the sender's row first. So when load has that lock, every commit that was under way
-// before, also one whose answer got lost, has happened or never will.
+// before, also one with a lost answer, has happened or never will.
 type store struct {
 	db      *pgxpool.Pool
 	chainID int64
@@ -91,7 +91,7 @@ func (s *store) write(ctx context.Context, what string, f func(context.Context, 
 // nothing has to be locked before the sender's row.
 func nothing(context.Context, pgx.Tx) error { return nil }
 
-// locked is write whose transaction begins with before: what has to be locked before the sender's row.
+// locked is write with a transaction that begins with before: what has to be locked before the sender's row.
 func (s *store) locked(ctx context.Context, what string, options pgx.TxOptions,
 	before func(context.Context, pgx.Tx) error, f func(context.Context, pgx.Tx, *account) error) error {
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
@@ -177,7 +177,7 @@ const anyDue = `
 // withoutFlush begins a transaction that locks and writes nothing: its end need not reach the disk.
 var withoutFlush = pgx.TxOptions{BeginQuery: `begin; set local synchronous_commit = off`}
 
-// load reads what is so: nothing of it is remembered from one round to the next.
+// load reads the state of each round: nothing of it is remembered for the next.
 func (s *store) load(ctx context.Context) (a *account, flights []*flight, err error) {
 	err = s.locked(ctx, "read the state", withoutFlush, nothing, func(ctx context.Context, tx pgx.Tx, row *account) error {
 		a = row
@@ -249,7 +249,7 @@ func (s *store) checked(ctx context.Context, block uint64, balance *big.Int) err
 const excludes = `u.chain_id = c.chain_id and u.escrow = c.escrow and u.state in ('assigned', 'sent')
 	and (u.effect = 'settle') <> (c.effect = 'settle')`
 
-// selectWaiting reads who is due, oldest first: what expired or was cancelled always, the others
+// selectWaiting reads what is due, oldest first: what expired or was cancelled always, the others
 // when it is their time to be looked at.
 const selectWaiting = `
 	select ` + requestColumns + `,
@@ -337,7 +337,7 @@ type pick struct {
 	value *big.Int
 }
 
-// lockFactories has whoever retires a factory wait for the commands that create escrows of it. It comes before
+// lockFactories has the retirement of a factory wait for the commands that create escrows of it. It comes before
 // claims and commands, as in a rollback.
 const lockFactories = `
 	select from factories
@@ -387,8 +387,8 @@ const reserve = `
 	       spent_fees = @fees, spent_value = @value
 	 where chain_id = @chain and address = @sender`
 
-// assign is T1: nonces for the picks that may still be sent, as far as the day's budget goes. Those for
-// which it does not suffice are returned. An operator may have changed the account since the round began,
+// assign is T1: nonces for the picks that may still be sent, within the day's budget. Those
+// beyond it are returned. An operator may have changed the account since the round began,
 // so it is looked at again here.
 func (s *store) assign(ctx context.Context, picks []pick, limits Limits,
 	look Look) (overBudget []pick, given int, err error) {
@@ -508,7 +508,7 @@ func allowed(all []signed, may []allowance, spent *big.Int, limits Limits) (some
 		}
 
 		// What goes beyond the reservation counts for today. First attempts and voids stay within it, so
-		// they are never refused for want of budget.
+		// they are never refused for lack of budget.
 		if more := new(big.Int).Sub(x.worst, p.Reserved.Int); more.Sign() > 0 {
 			sum := more.Add(fees, more)
 			if sum.Cmp(limits.DayFees) > 0 {

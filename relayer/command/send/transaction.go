@@ -17,7 +17,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/command"
 )
 
-// The functions that are called. The errors are those whose names are worth telling.
+// The functions that are called. The errors are those with names worth telling.
 var functions = func() abi.ABI {
 	const text = `[
 		{"type":"function","name":"approve","inputs":[]},

@@ -28,8 +28,8 @@ func NewLocal(key *ecdsa.PrivateKey) *Local {
 // decrypting is held while a keystore file is decrypted.
 var decrypting sync.Mutex
 
-// ReadKey decrypts a go-ethereum keystore file (version 3) with the password in another file, whose
-// trailing line break does not count. It takes about a second and 256 MiB until it returns: scrypt is made
+// ReadKey decrypts a go-ethereum keystore file (version 3) with the password in another file, without
+// its trailing line break. It takes about a second and 256 MiB until it returns: scrypt is made
 // to. One file at a time is decrypted in a process, and its memory goes back to the system before the
 // next one: each may then be as large as a container allows for one. No error holds any of the contents.
 func ReadKey(keyFile, passwordFile string) (*keystore.Key, error) {

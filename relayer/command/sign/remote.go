@@ -122,7 +122,7 @@ func (r *Remote) transport() (*http.Transport, error) {
 	return t, nil
 }
 
-// ask sends a request and returns at most so many bytes of its answer. What a signer says besides may be
+// ask sends a request and returns at most so many bytes of its answer. What else a signer says may be
 // anything, and is not quoted.
 func (h *HTTP) ask(ctx context.Context, method, target string, body []byte, most int64) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, method, target, bytes.NewReader(body))

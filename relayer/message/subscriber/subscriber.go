@@ -45,7 +45,7 @@ var ErrPruned = errors.New("retraction of an event that is pruned")
 type Effect func(ctx context.Context, tx pgx.Tx, m *message.Message) error
 
 // Apply calls effect if m changes something: once for an event, and once more to undo it. It
-// ignores a duplicate, a replay of a known event, and an event whose retraction came first. Commit
+// ignores a duplicate, a replay of a known event, and an event after its retraction. Commit
 // tx, then acknowledge m; after an error roll tx back and leave m unacknowledged. Several
 // transactions may apply messages at the same time, even of the same event.
 func Apply(ctx context.Context, tx pgx.Tx, m *message.Message, effect Effect) error {
