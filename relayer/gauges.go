@@ -251,7 +251,7 @@ func (g *gauges) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// elections is the epoch of the last snapshot, however old: a counter must not decrease.
+// elections is the epoch of the last snapshot, however old: a counter only grows.
 func (g *gauges) elections() float64 {
 	if s := g.snapshot.Load(); s != nil {
 		return float64(s.fleet.Leader.Epoch)

@@ -14,7 +14,7 @@ import (
 // Exit codes, the same for every command.
 const (
 	exitWell = 0
-	// the command has an answer, and it is no: a difference, a problem, a fleet that is not whole
+	// the command has an answer, and it is no: a difference, a problem, a fleet with gaps
 	exitNo          = 1
 	exitRefused     = 2   // the command has no answer: usage, configuration, or a dependency that is out of reach
 	exitInterrupted = 130 // 128 + SIGINT: ended before there was a result
@@ -44,7 +44,7 @@ type usage struct{ error }
 // interrupted means that the command was interrupted before it had a result.
 type interrupted struct{ error }
 
-// exitCode is the result of a command. Any error that is not known to be an answer means that the
+// exitCode is the result of a command. Any error but a known answer means that the
 // command has none.
 func exitCode(err error) int {
 	switch {

@@ -18,7 +18,7 @@ const (
 	Strict    = "strict"    // nothing
 )
 
-// believeAfter is how long the only endpoint of several that is in use is not believed.
+// believeAfter is how long the only endpoint of several that is in use waits to be believed.
 const believeAfter = time.Minute
 
 // Trust is why a block counts as the chain's, and what is in it as true.
@@ -94,7 +94,7 @@ func (a *agreement) counts(n *endpoint.Node) bool {
 	return a.believes() && (len(a.cfg.URLs) == 1 || n.Fault() == nil)
 }
 
-// Counts reports whether the word of one endpoint alone counts: not of one that has lied beside others.
+// Counts reports whether the word of one endpoint alone counts: unless it has lied beside others.
 func (a *agreement) Counts(n *endpoint.Node) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -159,7 +159,7 @@ func (a *agreement) judge(n *endpoint.Node, h Header) Trust {
 }
 
 // moveTo makes a block that counts as the chain's the tip. A lower one than the tip is of a machine that is behind,
-// unless the tip is confirmed no more. Held: mu.
+// unless the tip has lost its confirmation. Held: mu.
 func (a *agreement) moveTo(h Header, trust Trust) {
 	for _, said := range a.said[h.Number] {
 		if said.Hash == h.Hash && said.Proved {
@@ -173,7 +173,7 @@ func (a *agreement) moveTo(h Header, trust Trust) {
 }
 
 // compare finds out which endpoints show another block at the height of the tip than two others. One that
-// does so for longer than a reorganisation takes is on no chain of use. Held: mu.
+// does so for longer than a reorganisation takes is on a chain of its own making. Held: mu.
 func (a *agreement) compare(ctx context.Context) {
 	if a.trust != Agreed {
 		return
@@ -196,7 +196,7 @@ func (a *agreement) compare(ctx context.Context) {
 	}
 }
 
-// stuck is an error where endpoints have been in use for longer than a reorganisation takes and do not agree.
+// stuck is an error where endpoints have been in use for longer than a reorganisation takes and still differ.
 func (a *agreement) stuck(patience time.Duration) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()

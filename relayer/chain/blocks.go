@@ -63,7 +63,7 @@ func (r *reader) blocks(ctx context.Context, from, to uint64, f *Filter, avoid *
 
 // buried returns the headers of from..to, to be processed. Where depth decides that (CONFIRMATIONS), they are
 // linked to a head that is as deep above them and leads through the tip: a head of another branch than the one
-// that is agreed on says nothing of how deep a block lies.
+// that is agreed on leaves open how deep a block lies.
 func (r *reader) buried(ctx context.Context, from, to uint64) ([]Header, error) {
 	anchor, err := r.anchor(ctx, to)
 	if err != nil {
@@ -137,7 +137,7 @@ func (r *reader) chain(ctx context.Context, from, to uint64, tip, top place) ([]
 
 // askHeaders asks for the headers of some blocks, and adds them to those that there are. The newest come
 // first: a block that is missing by its number is asked for by the hash that its child has for it, since
-// there are gateways that remember for seconds that a block was not there yet. byHash has all but the
+// there are gateways that remember for seconds that a block was missing. byHash has all but the
 // newest asked for so, one after the other: they are of one branch then, whichever endpoint answers.
 func (r *reader) askHeaders(ctx context.Context, missing []uint64, have map[uint64]Header, top place,
 	byHash bool) error {
@@ -254,9 +254,9 @@ func (r *reader) readBlock(ctx context.Context, h Header, f *Filter, avoid *endp
 	return said, err
 }
 
-// excluded reports whether a block's header shows that it has no logs that match. A bloom filter without
-// any bits does not: there are chains without bloom filters, and machines behind one URL of which
-// some give none.
+// excluded reports whether a block's header excludes logs that match. A bloom filter without
+// any bits does not: there are chains without bloom filters, and single machines behind a URL
+// that give none.
 func excluded(h Header, f *Filter) bool {
 	if f.Addresses != nil && len(f.Addresses) == 0 {
 		return true

@@ -58,9 +58,9 @@ func (r *reader) canonical(ctx context.Context, n uint64) (Header, error) {
 	return list[0], nil
 }
 
-// Canonical returns the header at a height that is the chain's. Where one endpoint's word counts and it is not the
-// block known, no machine behind its URL that has the newest head may have that one still. ErrBehind, ErrDisagree:
-// it is not decided which block is there.
+// Canonical returns the header at a height that is the chain's. Where one endpoint's word counts and differs from the
+// known block, each machine behind its URL with the newest head must have left that one. ErrBehind, ErrDisagree:
+// which block is there is open.
 func (r *reader) Canonical(ctx context.Context, n uint64, known common.Hash) (Header, error) {
 	h, err := r.canonical(ctx, n)
 	if err == nil && known != (common.Hash{}) && h.Hash != known && r.outlook.agreement.Believes() {
@@ -105,8 +105,8 @@ func two[T any](ctx context.Context, r *reader, need uint64, avoid *endpoint.Nod
 }
 
 // Prove returns the header at a height that is the chain's, and the logs of its block, proved by it. ErrUnproved:
-// the chain's blocks do not prove what is in them. ErrWithheld: others of them do. ErrDisagree, ErrBehind: it is not
-// decided yet which block is there.
+// the chain's blocks prove nothing. ErrWithheld: others of them do. ErrDisagree, ErrBehind: which
+// block is there is open.
 func (r *reader) Prove(ctx context.Context, n uint64, f *Filter) (h Header, logs []types.Log, err error) {
 	if h, err = r.canonical(ctx, n); err != nil {
 		return h, nil, err
@@ -130,7 +130,7 @@ func (r *reader) Prove(ctx context.Context, n uint64, f *Filter) (h Header, logs
 }
 
 // left makes sure that the chain has left a block. Behind one URL may be machines that are on two branches
-// for hours: while one of them has the newest head and the block, what was processed is not taken back. Several
+// for hours: while one of them has the newest head and the block, what was processed stays. Several
 // are asked at a time, since a balancer may give each connection its own machine.
 func (r *reader) left(ctx context.Context, n uint64, known common.Hash) error {
 	g, ctx := errgroup.WithContext(ctx)

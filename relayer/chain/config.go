@@ -33,7 +33,7 @@ type (
 )
 
 var (
-	// ErrBehind means that no node that can be asked has the block yet. It says nothing about what is in the block.
+	// ErrBehind means that the block is still missing at every node that can be asked. Its content stays open.
 	ErrBehind = rpc.ErrBehind
 	// ErrDisagree means that nodes, or two answers of one, contradict each other about a block. Asking
 	// again later decides.
@@ -44,13 +44,13 @@ var (
 	ErrNoHistory = endpoint.ErrNoHistory
 	// ErrAddressRequired means that the endpoints give logs only of contracts that are named.
 	ErrAddressRequired = endpoint.ErrAddressRequired
-	// ErrUnproved means that the chain's blocks do not prove what is in them.
+	// ErrUnproved means that the chain's blocks prove nothing.
 	ErrUnproved = endpoint.ErrUnproved
 	// ErrWithheld is an ErrUnproved of a chain that has proved other blocks.
 	ErrWithheld = fmt.Errorf("%w, as those of other blocks of the chain are: %s", ErrUnproved, endpoint.Remedy)
-	// ErrNoCode means that there is no contract at the factory's address.
+	// ErrNoCode means that the factory's address is empty.
 	ErrNoCode = errors.New("no contract at the factory's address")
-	// ErrUnavailable means that no endpoint can be asked now.
+	// ErrUnavailable means that all endpoints are out.
 	ErrUnavailable = errors.New("no RPC endpoint is available")
 )
 
@@ -62,7 +62,7 @@ const (
 	Latest        = "latest"        // the head
 )
 
-// viewHold is how long a View stands when no endpoint vouches for it any more. A node that lags
+// viewHold is how long a View stands after the last endpoint vouched for it. A node that lags
 // must not turn the clock back; one that invented a head must not stop it.
 const viewHold = time.Minute
 
@@ -81,7 +81,7 @@ type Config struct {
 	// Proof: ProveNear, ProveAll or ProveWhole. Empty: ProveNear.
 	Proof string
 	// PollInterval is the longest pause between two looks at the head once a block is due, where the node
-	// does not announce it. Zero: 1 s.
+	// leaves it unannounced. Zero: 1 s.
 	PollInterval time.Duration
 	// Timeout of one request. Zero: 10 s.
 	Timeout time.Duration
@@ -110,7 +110,7 @@ type Config struct {
 	believeAfter time.Duration // shorter in tests
 }
 
-// complete checks what is set, and sets what is not.
+// complete checks what is set, and sets the rest.
 func (c *Config) complete() error {
 	c.Finality = cmp.Or(c.Finality, Confirmations)
 	c.Agreement = cmp.Or(c.Agreement, Available)

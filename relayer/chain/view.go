@@ -20,7 +20,7 @@ type View struct {
 	Target   uint64 // newest block that may be processed
 	Final    uint64 // blocks up to here do not change any more, and may be read by range; at most Target
 	HeadTime time.Time
-	// TargetTime is of block Target where a tag of the chain decides (zero while it is not known), else
+	// TargetTime is of block Target where a tag of the chain decides (zero while it is unknown), else
 	// of the head, which Target follows at a fixed distance.
 	TargetTime time.Time
 	Ready      bool  // false until the first head
@@ -32,17 +32,17 @@ type View struct {
 const (
 	// The nodes behind one URL may be so far apart; a node that lacks what is further below its head has thrown it away.
 	farBlocks, farTime = 64, time.Minute
-	// Where the finalized tag is not known, a block must lie so deep to be read by range.
+	// Where the finalized tag is unknown, a block must lie so deep to be read by range.
 	deepBlocks, deepTime = 128, time.Minute
 )
 
 // tagsEvery is how long endpoints with different safe and final blocks are waited for, and the shortest
-// pause between two looks at those blocks where they do not decide what is processed.
+// pause between two looks at those blocks where something else decides what is processed.
 const tagsEvery = 12 * time.Second
 
 // outlook is the View, and what it is derived with. view, headHash and moved change together, with
 // what the endpoints claim; changed is closed and replaced each time view does. doubted is since
-// when no endpoint has vouched for view.
+// when view lacks an endpoint that vouches for it.
 type outlook struct {
 	cfg       *Config
 	agreement *agreement
@@ -55,12 +55,12 @@ type outlook struct {
 	doubted  time.Time
 	pace     pace
 	changed  chan struct{}
-	// Since when tags that an endpoint told of wait for others to say the same; zero: none do.
+	// Since when tags that an endpoint told of wait for others to say the same; zero: all are agreed.
 	waiting time.Time
 	wanted  uint64 // what would be the target if it were agreed
 }
 
-// View says how far the chain may be read. Target and Final do not go back because a node lags.
+// View says how far the chain may be read. Target and Final stand still when a node lags.
 func (o *outlook) View() View {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -97,7 +97,7 @@ func (o *outlook) health() error {
 	return nil
 }
 
-// patience is how long no new block is no cause for alarm; zero: for ever.
+// patience is how long the chain may stand still without alarm; zero: for ever.
 func (o *outlook) patience() time.Duration {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -139,14 +139,14 @@ func (o *outlook) waits() bool {
 	return o.wanted > o.view.Target
 }
 
-// BlockTime is the mean time between blocks; zero while it is not known.
+// BlockTime is the mean time between blocks; zero while it is unknown.
 func (o *outlook) BlockTime() time.Duration {
 	mean, _ := o.rhythm()
 	return mean
 }
 
-// rhythm is the mean time between blocks, zero while it is not known, and before when no block is to
-// be expected.
+// rhythm is the mean time between blocks, zero while it is unknown, and how soon a block may be
+// expected.
 func (o *outlook) rhythm() (mean time.Duration, due time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -192,7 +192,7 @@ func (o *outlook) refresh(ctx context.Context) {
 
 // takeTags has what endpoints say of safe and final blocks take effect at once, in one View. Where some
 // are behind it waits for them, for tagsEvery at most, however often the tags move meanwhile: an
-// endpoint that is always behind delays the others and does not stop them.
+// endpoint that is always behind only delays the others.
 func (o *outlook) takeTags(behind bool, take func()) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -260,7 +260,7 @@ func (o *outlook) derive(claims []endpoint.Claim) (next View, head Header) {
 	return next, head
 }
 
-// keep holds what stood before where no endpoint vouches for it any more, for viewHold. Held: mu.
+// keep holds what stood before for viewHold after the last endpoint vouched for it. Held: mu.
 func (o *outlook) keep(ctx context.Context, next *View, head Header, now time.Time) {
 	switch {
 	case next.Head >= o.view.Head && next.Target >= o.view.Target:
@@ -315,7 +315,7 @@ func (p *pace) blocks(n uint64, took time.Duration) {
 	p.mean += (each - p.mean) / 8
 }
 
-// least is for how long after a block no look for the next one is worth it, given the longest pause
+// least is for how long after a block a look for the next one is wasted, given the longest pause
 // between looks; zero while too few have been seen. Times are of looks, which find a block late, and
 // none that is shorter can be seen: so looks begin one pause before the shortest of the newest times
 // would end, or at three quarters of what a few of them fall short of, whichever is later.
@@ -330,7 +330,7 @@ func (p *pace) least(pause time.Duration) time.Duration {
 	return max(sorted[0]-pause, sorted[len(sorted)/6]*3/4)
 }
 
-// patience is how long no new block is no cause for alarm; zero: for ever, as the pace is not known.
+// patience is how long the chain may stand still without alarm; zero: for ever, as the pace is unknown.
 func (p *pace) patience() time.Duration {
 	if p.seen < 16 {
 		return 0

@@ -20,7 +20,7 @@ const (
 	Reverted State = "reverted"  // final: the transaction failed; nothing happened, gas was paid
 	Voided   State = "voided"    // final: its nonce was used up by a transfer of nothing; it never takes effect
 	Already  State = "already"   // final: the chain showed its effect before anything was sent
-	// final: its nonce was used by a transaction that the relayer did not sign, as an operator
+	// final: its nonce was used by a transaction from elsewhere, as an operator
 	// confirmed
 	Superseded State = "superseded"
 	Expired    State = "expired"   // final: nothing was signed before ExpiresAt
@@ -90,7 +90,7 @@ type Answer struct {
 // publish to the relayer can cause it for another one's command, which has its own answer.
 func (a Answer) Final() bool { return a.Revision%2 == 1 }
 
-// ErrAnswer means that something is no answer of a relayer.
+// ErrAnswer means that something is other than a relayer's answer.
 var ErrAnswer = errors.New("not an answer to a command")
 
 // DecodeAnswer reads the body of a reply.

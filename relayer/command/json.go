@@ -196,13 +196,13 @@ func wellFormed(body []byte) error {
 	}
 }
 
-// level is an object or an array that has begun and not ended.
+// level is an object or an array that is still open.
 type level struct {
 	keys  map[string]bool // nil: an array
 	value bool            // the next token of an object is a value
 }
 
-// addKey notes a key of an object. One that occurs twice, or is not ASCII, is an error.
+// addKey notes a key of an object. One that occurs twice, or goes beyond ASCII, is an error.
 func (l *level) addKey(name string) error {
 	key := strings.ToLower(name) // encoding/json ignores case
 	if strings.ContainsFunc(key, func(x rune) bool { return x > unicode.MaxASCII }) {
@@ -218,7 +218,7 @@ func (l *level) addKey(name string) error {
 	return nil
 }
 
-// Parse reads one command. Its error is Problems: everything that is wrong. The signature is not verified.
+// Parse reads one command. Its error is Problems: everything that is wrong. The signature stays unverified.
 func Parse(raw []byte) (*Signed, error) {
 	var w wire
 	if err := decodeStrict(raw, &w); err != nil {
@@ -273,8 +273,8 @@ func (r *reader) args(w *wireArgs) *CreateArgs {
 	return a
 }
 
-// decodeStrict refuses unknown fields and wrong types, and names the field. Nothing of the message but the
-// name of an unknown field is repeated, and of that 60 bytes: a refusal stays small whatever was sent.
+// decodeStrict refuses unknown fields and wrong types, and names the field. Of the message it repeats only the
+// name of an unknown field, and of that 60 bytes: a refusal stays small whatever was sent.
 func decodeStrict(raw []byte, to *wire) error {
 	if err := knownFields(raw); err != nil {
 		return err
@@ -294,8 +294,8 @@ func decodeStrict(raw []byte, to *wire) error {
 	return Problems{{"body", "is not JSON"}}
 }
 
-// knownFields refuses fields that a command does not have. encoding/json ignores the case of names;
-// the schema does not, and neither do other readers.
+// knownFields refuses fields that a command lacks. encoding/json ignores the case of names;
+// the schema and other readers respect it.
 func knownFields(raw []byte) error {
 	var fields struct{ all, args map[string]json.RawMessage }
 	if json.Unmarshal(raw, &fields.all) != nil {

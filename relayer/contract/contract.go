@@ -2,7 +2,7 @@
 //
 // A log is decoded strictly: the number of topics, the length of the data and its padding must
 // match the ABI. `Approved(address)` is a generic signature, so logs of other shapes under our
-// topics are normal: for them Decode returns ErrForeign, and no action is needed.
+// topics are normal: for them Decode returns ErrForeign, and all is well.
 package contract
 
 import (
@@ -115,7 +115,7 @@ func ParseID(id string) (tx common.Hash, index uint, occurrence int16, err error
 
 var idForm = regexp.MustCompile(`^(0x[0-9a-fA-F]{64}):(0|[1-9][0-9]*)(?::([1-9][0-9]*))?$`)
 
-// Ends reports whether the event ends its escrow: after a release or a refund it emits no event of
+// Ends reports whether the event ends its escrow: a release or a refund is its last event of
 // interest. The database repeats the rule with the numbers of these events (event_types), in the
 // index events_ended and in what retention removes.
 func (e *Event) Ends() bool { return e.Name == Released || e.Name == Refunded }
@@ -150,10 +150,10 @@ type ABI struct {
 // (an object with a field "abi"), or paths to such files with commas between them. A given ABI
 // replaces the built-in one. Several versions of a contract, each with its own EscrowDeployed, are
 // several files, or one ABI with the events of all, as the built-in one has the older version
-// without arbiter. Two layouts of one event that no log tells apart are refused.
+// without arbiter. Two layouts of one event that look alike in a log are refused.
 //
-// Of the factory's events only EscrowDeployed is used, in all its versions: the others concern no
-// escrow. Of an escrow's events all are used that are not anonymous.
+// Of the factory's events only EscrowDeployed is used, in all its versions: the others concern the
+// factory alone. Of an escrow's events all but anonymous ones are used.
 func New(factoryABI, escrowABI string) (*ABI, error) {
 	a := &ABI{events: map[common.Hash][]*layout{}}
 	err := errors.Join(

@@ -85,7 +85,7 @@ func (l *Ledger) Renew() { l.names.forget() }
 
 // Rollback takes the whole chain back to a fork, in one transaction: every cursor, the events above
 // the fork (they become orphans, see orphans.go), the registry and the records. stale is the
-// position of the orphaned block; if no cursor has it, it is not remembered, and no event is
+// position of the orphaned block; if it is no cursor's, it is not remembered, and no event is
 // stored under it, another instance has done the rollback. The next commit of every instance fails
 // with ErrMoved, even if its cursor stays: the registry that it used is void.
 //

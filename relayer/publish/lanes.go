@@ -10,7 +10,7 @@ import (
 )
 
 // lanes decides what is sent next, and which rows of which lane are read: it holds every ordering
-// key with rows to send. It performs no I/O and has no clock: the caller passes in events and
+// key with rows to send. It is pure: the caller passes in events and
 // times.
 //
 // A lane is in byID until it is gone. It is in its topic's queue if it is ready, in retries if it
@@ -113,7 +113,7 @@ func (s *lanes) forget(n *lane) {
 }
 
 // drop forgets the unsent rows of a lane; they stay in the outbox. If the lane had none there, it
-// is not stuck, and the caller makes sure that the outbox is read again.
+// is free, and the caller makes sure that the outbox is read again.
 func (s *lanes) drop(n *lane) {
 	if n.left > 0 && len(n.queue) > 0 {
 		n.leave(n.queue[0].Seq)

@@ -1,17 +1,17 @@
 // Package verify reads ranges past finality again, from two endpoints where there are two, and
-// reconciles what is true with what is stored. One endpoint would not do: only the instance that owned
+// reconciles what is true with what is stored. One endpoint is too few: only the instance that owned
 // the slot knows from where a range was read the first time.
 //
-// Where both readings and the database say the same of a block, that counts. Where they do not, the block's
-// receipts decide, proved against its hash: which events there are, and that there are no others. Until
+// Where both readings and the database say the same of a block, that counts. Elsewhere the block's
+// receipts decide, proved against its hash: exactly which events there are. Until
 // they do, verified_block, the completeness watermark of the chain, waits in front of the block. Of a chain
 // with receipts that prove nothing, both readings have to say the same. The factory's nonce tells how many
 // deployments there are, also where both endpoints have lost their old logs.
 //
 // What is found missing is stored and published (late, and so out of turn for its escrow) and raises an
-// alert. What is stored otherwise than the chain has it, or proved not to be there, is retracted. What is
-// stored and merely absent from both readings of a chain that proves nothing raises an alert and is left
-// alone, for a person to judge: nodes leave logs out. While no second endpoint can be used, what is proved to
+// alert. What is stored otherwise than on the chain, or proved absent, is retracted. What is
+// stored and merely absent from both readings of a chain without proof raises an alert and is left
+// alone, for a person to judge: nodes leave logs out. Without a usable second endpoint, what is proved to
 // be missing is stored; only the watermark waits. Nothing is changed by what is of another branch than the
 // one that is stored: to take that back is the watches' affair. What an escrow emitted before its deployment
 // is missing only once its owner has admitted it; what of it is below the watermark then was read once.
@@ -42,7 +42,7 @@ import (
 )
 
 // Source is the chain. ReadOther reads the blocks of a batch again, from another endpoint, and fails
-// while none can be used where several are configured: what only one has said is not verified.
+// while none can be used where several are configured: what only one has said stays unverified.
 type Source interface {
 	View() chain.View
 	Read(ctx context.Context, from, to uint64, f *chain.Filter) iter.Seq2[chain.Batch, error]
@@ -103,7 +103,7 @@ type Verifier struct {
 	refute func(ctx context.Context, by *endpoint.Node, said []types.Log, h chain.Header, proved []types.Log)
 }
 
-// Where finality moves with every block, a few blocks are not worth the requests: they wait until
+// Where finality moves with every block, a few blocks are too few for the requests: they wait until
 // there are enough, or for so many looks.
 const enoughBlocks, mostWaits = 32, 10
 
@@ -127,8 +127,8 @@ type Difference struct {
 const (
 	Missing = "missing" // in the database
 	Extra   = "extra"   // in the database, and in neither reading of a chain that proves nothing
-	// the database has another block, or another event in the place. Chain is zero if the chain is known to
-	// have nothing there
+	// the database has another block, or another event in the place. Chain is zero if the place is known to be
+	// empty on the chain
 	Differing = "differing"
 	Pruned    = "pruned" // missing, since RETENTION has removed the escrow's events: no fault
 )
@@ -278,8 +278,8 @@ func (v *Verifier) settle(ctx context.Context, epoch int64, span ledger.Verifiab
 
 // onBranch makes sure that differences are of the branch that is stored, up to its newest block: one answer
 // of an endpoint has that block and theirs. Behind one URL may be machines on two branches, and what
-// another branch has otherwise is not missing, nor wrong: if the chain has left the stored one, the
-// watches find out and roll it back as a whole. An event in a block that is none of the chain's is Differing.
+// another branch has otherwise is neither missing nor wrong: if the chain has left the stored one, the
+// watches find out and roll it back as a whole. An event in a block outside the chain is Differing.
 func (v *Verifier) onBranch(ctx context.Context, newest ledger.Block, found []Difference) error {
 	hashes := map[uint64]common.Hash{}
 	for i := range found {
@@ -374,7 +374,7 @@ func (v *Verifier) parts(ctx context.Context, from, to int64) iter.Seq2[part, er
 }
 
 // part reads a batch from a second endpoint and compares what is true of both with the database, unless
-// there are deployments of contracts that the filter does not name: then it returns those.
+// there are deployments of contracts outside the filter: then it returns those.
 func (v *Verifier) part(ctx context.Context, batch *chain.Batch,
 	filter *chain.Filter) (p part, unnamed []common.Address, err error) {
 	c := &claims{v: v, filter: filter, proved: map[uint64]chain.Header{}}

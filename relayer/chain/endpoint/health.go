@@ -70,7 +70,7 @@ const (
 	// A node that answered wrongly is broken in a way that seldom passes: it is avoided while others are in use.
 	faultPause, longestFaultPause = 30 * time.Second, 10 * time.Minute
 	// If no other node is in use, it is tried again soon: its answers are validated as before, and
-	// nothing is read meanwhile. With its jitter the pause is shorter than LongestWait, so that a request
+	// reading waits meanwhile. With its jitter the pause is shorter than LongestWait, so that a request
 	// waits for it.
 	alonePause, longestAlonePause = time.Second, LongestWait * 3 / 4
 	// A node that refuses because of its rate limit, without saying for how long. The pause after which it
@@ -88,8 +88,8 @@ const (
 // there may be something else to do.
 const LongestWait = 5 * time.Second
 
-// health is a state and until when its node is not to be asked: not at all before resume, and not
-// before avoid while another node serves. failures and faults, in a row, set how long; err is the
+// health is a state and from when its node may be asked: from resume on where it is alone, from avoid on
+// while another node serves. failures and faults, in a row, set how long; err is the
 // last error, which may be older than the last success. lied is when it last answered wrongly: an
 // answer to a question asked before that proves nothing, as a failure of a request sent before the
 // last failure adds nothing.
@@ -131,8 +131,8 @@ func (h *health) works(asked, now time.Time) bool {
 	return h.become(proved)
 }
 
-// proves notes logs that stood all tests. They do not excuse a wrong answer that came meanwhile;
-// nor do a header or the answer that there are no logs, in which there is not much to be wrong.
+// proves notes logs that stood all tests. A wrong answer that came meanwhile still counts. A header,
+// or an empty list of logs, proves too little.
 func (h *health) proves(asked time.Time) bool {
 	if !asked.After(h.lied) || h.fault != nil {
 		return false

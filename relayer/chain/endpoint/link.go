@@ -244,7 +244,7 @@ func (l *link) exchange(ctx context.Context, timeout time.Duration, limit int64,
 }
 
 // attempt sends one batch and keeps the books. The failure of a batch that may be one of batches
-// does not count against the node: its requests are sent alone next.
+// is held against the batch, not the node: its requests are sent alone next.
 func (l *link) attempt(ctx context.Context, timeout time.Duration, limit int64, calls []*rpc.Call) error {
 	s, err := l.exchange(ctx, timeout, limit, calls, len(calls))
 	for tries := 1; broke(err) && tries < l.tries(ctx, calls) && ctx.Err() == nil; tries++ {
@@ -311,7 +311,7 @@ func unproven(ctx context.Context) context.Context {
 }
 
 // tries is how often requests are sent at once while their answer is lost on its way: the connection
-// was idle for too long, or one of the machines behind the URL does not work.
+// was idle for too long, or one of the machines behind the URL is broken.
 func (l *link) tries(ctx context.Context, calls []*rpc.Call) int {
 	switch {
 	case len(calls) > 1 && !l.batches.work(len(calls)):
@@ -334,8 +334,8 @@ func broke(err error) bool {
 	return !said && !notSent(err) && !errors.Is(err, ErrWrongChain) && rpc.Classify(err) == rpc.Failed
 }
 
-// metRate reports whether a request was refused for its rate. A limit that is not named, of a request that
-// has no range, is one of the rate.
+// metRate reports whether a request was refused for its rate. A limit that is not named, of a request without
+// a range, is one of the rate.
 func metRate(c *rpc.Call) bool {
 	kind := rpc.Classify(c.Err)
 	return kind == rpc.RateLimited || kind == rpc.RangeTooLarge && !isLogs(c) && rpc.Vague(c.Err)
@@ -372,7 +372,7 @@ func (l *link) failed(ctx context.Context, calls []*rpc.Call, err error, s sent)
 }
 
 // Subscribe follows the node's head. It is for a node with WebSocket. A refusal in words, an
-// *rpc.Error, does not speak against the node.
+// *rpc.Error, leaves the node's standing alone.
 func (l *link) Subscribe(ctx context.Context) (*rpc.Subscription, error) {
 	q := &rpc.Call{Method: rpc.Subscribe, Params: `["newHeads"]`}
 	err := l.Do(ctx, q)

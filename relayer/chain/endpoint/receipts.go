@@ -13,17 +13,17 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/chain/rpc"
 )
 
-// ErrUnproved means that an endpoint has not proved what it says of a block.
+// ErrUnproved means that an endpoint fails to prove what it says of a block.
 var ErrUnproved = errors.New("the block's receipts are not proved")
 
-// errNoReceipts means that a node gives no receipts of a block.
+// errNoReceipts means that a node withholds the receipts of a block.
 var errNoReceipts = fmt.Errorf("%w: it gives none", ErrUnproved)
 
 // ReadBlock reads the logs of a block by its receipts, as many as the block has transactions: a
-// machine that does not have the block has none. Those of a proved header are proved: which logs there are, in which
-// order, against the receipts root, and their transactions against the transactions root. What a node
-// does not prove is not proved, and is read by its logs where it gives no receipts. It returns those that match,
-// and about how many bytes were read. A *Forgery: the chain makes roots of receipts, and the node's make another.
+// machine without the block has fewer. Those of a proved header are proved: which logs there are, in which
+// order, against the receipts root, and their transactions against the transactions root. The rest stays unproved, and
+// is read by its logs where receipts are lacking. It returns those that match, and about how many bytes were read.
+// A *Forgery: the chain makes roots of receipts, and the node's make another.
 func (n *Node) ReadBlock(ctx context.Context, h rpc.Header, f *Filter) (match []types.Log, size int, proved bool,
 	err error) {
 	q := &rpc.Call{Method: rpc.GetReceipts, Params: `["` + h.Hash.Hex() + `"]`, Keep: ofBlock(h, f), Encode: h.Proved}
@@ -60,7 +60,7 @@ func (n *Node) receiptsOf(ctx context.Context, h rpc.Header, q *rpc.Call) (toget
 	return together, err
 }
 
-// together asks for all receipts of a block. errNoReceipts: the node does not give them so.
+// together asks for all receipts of a block. errNoReceipts: the node refuses them so.
 func (n *Node) together(ctx context.Context, h rpc.Header, q *rpc.Call) error {
 	if n.noReceipts.holds() {
 		return errNoReceipts
@@ -90,8 +90,8 @@ func (n *Node) together(ctx context.Context, h rpc.Header, q *rpc.Call) error {
 	return err
 }
 
-// refuses reports whether an error means that a node does not give receipts, whatever its words for that are: one
-// that has given none yet, says so, or does not answer; else where they are too large.
+// refuses reports whether an error means that a node refuses receipts, whatever its words are: before it has
+// given any, by words or silence; later where they are too large.
 func refuses(err error, given bool) bool {
 	_, said := errors.AsType[*rpc.Error](err)
 	switch rpc.Classify(err) {
@@ -124,7 +124,7 @@ func (n *Node) proveReceipts(ctx context.Context, h rpc.Header, q *rpc.Call) err
 	return n.ownTransactions(ctx, h, q)
 }
 
-// displaced reports whether a log's index, or its transaction's, is not its place in the block.
+// displaced reports whether a log's index, or its transaction's, differs from its place in the block.
 func displaced(q *rpc.Call) bool {
 	for i := range q.Logs {
 		if at := (rpc.Place{Log: q.Logs[i].Index, Tx: q.Logs[i].TxIndex}); at != q.Places[i] {
@@ -135,7 +135,7 @@ func displaced(q *rpc.Call) bool {
 	return false
 }
 
-// unproved is the error of what does not make the root in a block's header.
+// unproved is the error of what makes another root than the block's header.
 func (n *Node) unproved(ctx context.Context, law *Law, h rpc.Header, what string, claim []byte) error {
 	if !law.Broken(ctx, n.cfg.Name) {
 		return fmt.Errorf("%w: the %s of block %d do not make the root in its header", ErrUnproved, what, h.Number)
@@ -176,7 +176,7 @@ func (n *Node) body(ctx context.Context, h rpc.Header) (*rpc.Call, error) {
 	return q, rpc.AsBehind(err)
 }
 
-// oneByOne asks for the receipts of a block that the node does not give together.
+// oneByOne asks for the receipts of a block that the node refuses together.
 func (n *Node) oneByOne(ctx context.Context, h rpc.Header, q *rpc.Call) error {
 	block, err := n.body(ctx, h)
 	if err != nil {
@@ -204,7 +204,7 @@ func (n *Node) oneByOne(ctx context.Context, h rpc.Header, q *rpc.Call) error {
 	return n.ofHeader(h, q)
 }
 
-// unwilling reports whether an error means that a node does not give such an answer, however often it
+// unwilling reports whether an error means that a node refuses such an answer, however often it
 // is asked.
 func unwilling(err error) bool {
 	switch rpc.Classify(err) {
@@ -216,7 +216,7 @@ func unwilling(err error) bool {
 }
 
 // readReceipts asks for a block's receipts. ErrBehind: there are fewer than the block has transactions,
-// as of a machine that does not have the block.
+// as of a machine without the block.
 func (n *Node) readReceipts(ctx context.Context, h rpc.Header, q *rpc.Call) error {
 	if err := n.large(ctx, q); err != nil {
 		return rpc.AsBehind(err)

@@ -10,9 +10,9 @@ import (
 
 // span is how many blocks a node is asked for at once. size doubles until something was refused and
 // is halved then; after that the space between what was answered and what was refused is halved.
-// What was refused is remembered in ceiling and not tried again for a while, since each refusal
+// What was refused is remembered in ceiling and left alone for a while, since each refusal
 // costs a request. That is what the node allows; how many blocks make a large answer is another
-// matter for each kind of logs: where the factory is silent, the escrows may not be.
+// matter for each kind of logs: a silent factory may have busy escrows.
 type span struct {
 	most uint64 // configured
 
@@ -30,7 +30,7 @@ type span struct {
 const (
 	firstSpan = 64
 	// Answers after which a refused size may be tried again: providers raise limits, and some refuse
-	// for the number of logs. Sooner where the reason was not said: it may have been another.
+	// for the number of logs. Sooner where the reason stayed open: it may have been another.
 	forgetKnown, forgetUnknown = 512, 64
 	// Answers with so many logs are large enough; twice as many are too large. A log takes some 600
 	// bytes as it comes and 400 decoded, and a backfill holds eight answers: four per watch.
@@ -112,7 +112,7 @@ func (s *span) accepted(kind kind, size uint64, full float64) {
 	}
 }
 
-// refused notes that so many blocks were not answered for, and why; hint is how many would be,
+// refused notes that so many blocks were refused, and why; hint is how many would be,
 // zero: unknown. It reports whether fewer are worth a try.
 func (s *span) refused(size uint64, kind rpc.Kind, hint uint64) bool {
 	s.mu.Lock()
@@ -170,7 +170,7 @@ func (s *span) proven(size uint64) bool {
 }
 
 // spares reports whether a node that was too busy for so many blocks may be asked for as many again, as
-// it has answered for them before: it is the rate then. If that goes on, it is not.
+// it has answered for them before: it is the rate then, unless that goes on.
 func (s *span) spares(size uint64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -183,7 +183,7 @@ func (s *span) spares(size uint64) bool {
 	return true
 }
 
-// unfit reports whether single blocks were refused so often that the node gives no logs at all.
+// unfit reports whether single blocks were refused so often that the node gives logs of none.
 func (s *span) unfit() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

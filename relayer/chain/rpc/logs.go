@@ -128,7 +128,7 @@ func (l *logData) UnmarshalJSON(b []byte) error {
 }
 
 const (
-	// none is no number of a block or a log.
+	// none stands for a missing number of a block or a log.
 	none = math.MaxUint64
 	// maxIndex bounds the indices of logs and transactions: log_index is an integer in the database.
 	maxIndex = math.MaxInt32
@@ -363,7 +363,7 @@ func (l *looseBytes) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// lastTime is the end of the year 9999, in unix seconds: no later time can be stored.
+// lastTime is the end of the year 9999, in unix seconds: the last time that can be stored.
 const lastTime = 253_402_300_799
 
 // checkTime refuses a block's time that cannot be one in seconds.

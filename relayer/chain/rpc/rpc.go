@@ -1,6 +1,6 @@
 // Package rpc sends one JSON-RPC request, or one batch, to one URL, and says what the answer means.
-// It knows no health, no other endpoint and no chain: package node keeps an endpoint's books,
-// package source makes a chain of several nodes.
+// It is about that alone: package endpoint keeps an endpoint's books,
+// package chain makes a chain of several nodes.
 //
 //	Call ── Client (HTTP or WS) ── answer ── Classify: what a refusal means for what to do next
 //
@@ -12,7 +12,7 @@
 // outside the configuration; it decodes each result twice, once into a json.RawMessage and once into
 // the type, and logs by reflection; a batch that is answered in part is an error per element,
 // without its reason; over WebSocket it pings, and so keeps a connection to a node that answers
-// pings and no requests for ever; and it cannot prove a connection (eth_chainId) before others use
+// pings alone for ever; and it cannot prove a connection (eth_chainId) before others use
 // it. Its Header computes a block's hash, which other chains compute otherwise. What it does well,
 // subscriptions, is 40 lines here.
 package rpc
@@ -95,7 +95,7 @@ type Call struct {
 }
 
 // Answer is what came of a request. Of GetLogs and GetReceipts the logs are decoded while they arrive,
-// so that no more than those that are wanted is held in memory.
+// so that memory holds the wanted ones alone.
 type Answer struct {
 	Result   []byte      // JSON; of GetLogs and GetReceipts nil, unless it is null
 	Logs     []types.Log // that are wanted
@@ -139,7 +139,7 @@ func ByHash(hash common.Hash) *Call {
 func Quantity(n uint64) string { return "0x" + strconv.FormatUint(n, 16) }
 
 // Decode unmarshals the result. null is ErrBehind: it is the answer to a question about a block
-// that the node does not have.
+// that the node lacks.
 func (c *Call) Decode(to any) error {
 	switch {
 	case c.Err != nil:
@@ -184,7 +184,7 @@ func (c *Call) Header(n uint64) (h Header, err error) {
 	return h, nil
 }
 
-// AsBehind marks a node's words for not having a block with ErrBehind.
+// AsBehind marks a node's words for a missing block with ErrBehind.
 func AsBehind(err error) error {
 	if err != nil && Classify(err) == Behind && !errors.Is(err, ErrBehind) {
 		return fmt.Errorf("%w: %w", ErrBehind, err)
@@ -236,8 +236,8 @@ type Header struct {
 // maxNumber bounds block numbers: they are signed in the database.
 const maxNumber = 1 << 62
 
-// UnmarshalJSON takes a block as eth_getBlockByNumber and newHeads give it. Fields that it does not
-// know are passed over, of whatever type they are.
+// UnmarshalJSON takes a block as eth_getBlockByNumber and newHeads give it. Unknown
+// fields are passed over, of whatever type they are.
 func (h *Header) UnmarshalJSON(b []byte) error {
 	var j struct {
 		Number     *number         `json:"number"`
@@ -245,7 +245,7 @@ func (h *Header) UnmarshalJSON(b []byte) error {
 		ParentHash *common.Hash    `json:"parentHash"` // some chains' first block has none
 		Timestamp  *number         `json:"timestamp"`
 		LogsBloom  json.RawMessage `json:"logsBloom"` // some chains have none, or one of another form
-		// The rest may be anything, or not there.
+		// The rest may be anything, or missing.
 		Transactions json.RawMessage `json:"transactions"`
 		TxRoot       json.RawMessage `json:"transactionsRoot"`
 		GasUsed      json.RawMessage `json:"gasUsed"`
@@ -293,8 +293,8 @@ func (h *Header) prove(b []byte) {
 	h.Empty = h.Body == types.EmptyTxsHash
 }
 
-// count notes how many transactions the block has. newHeads gives no list of them. Gas alone is no
-// sign of none: some software announces every block with a gas of zero.
+// count notes how many transactions the block has. newHeads omits their list. Gas alone does
+// not tell: some software announces every block with a gas of zero.
 func (h *Header) count(transactions, root, gas []byte) {
 	if transactions == nil {
 		h.Empty = string(gas) == `"0x0"` && string(root) == `"`+types.EmptyTxsHash.Hex()+`"`
@@ -392,15 +392,15 @@ func (m *message) fill(list []response, single bool, calls []*Call, first uint64
 	return ErrUnanswered
 }
 
-// garbled is an answer that is no JSON-RPC: cut off, or a proxy's page, which may say why.
+// garbled is an answer other than JSON-RPC: cut off, or a proxy's page, which may say why.
 func garbled(b []byte, err error) error {
 	return &Page{Text: pageText(b), err: fmt.Errorf("%w: %w", ErrGarbled, err)}
 }
 
 var (
-	// ErrBehind means that the node does not have the block yet. It says nothing about what is in the block.
+	// ErrBehind means that the node lacks the block as yet. The block's content stays open.
 	ErrBehind = errors.New("the node does not have the block yet")
-	// ErrInvalid means that a node's answer is not an answer to the question.
+	// ErrInvalid means that a node's answer fails to fit the question.
 	ErrInvalid = errors.New("invalid answer")
 	// ErrGarbled is an ErrInvalid that cannot be read at all: cut off in transit, or a proxy's page.
 	// That passes, while a node that answers legibly and wrongly is left alone for long.
@@ -454,11 +454,11 @@ const (
 	maxMessage, maxReason = 400, 200
 	// maxData is for data, which may be a revert's. Of longer data only the first words are kept.
 	maxData = 64 << 10
-	// A fault of more than maxFault is not decoded, but taken for text: each decoding copies it.
+	// A fault of more than maxFault is taken for text: each decoding copies it.
 	maxFault = 1 << 20
 )
 
-// reason is what data adds to the message; a revert's data is not shown.
+// reason is what data adds to the message; a revert's data stays out.
 func (e *Error) reason() string {
 	var text string
 	if json.Unmarshal(e.Data, &text) != nil {
@@ -472,7 +472,7 @@ func (e *Error) reason() string {
 	return text[:min(len(text), maxReason)]
 }
 
-// parseFault decodes what a node answered instead of a result. It keeps copies, no part of the answer.
+// parseFault decodes what a node answered instead of a result. It keeps copies of what it needs.
 func parseFault(b []byte) error {
 	long := len(b) > maxFault
 	if long {
@@ -503,7 +503,7 @@ func parseFault(b []byte) error {
 	return e
 }
 
-// Page is an answer that is no JSON-RPC: a proxy's page or a bare status.
+// Page is an answer other than JSON-RPC: a proxy's page or a bare status.
 type Page struct {
 	Status int           // HTTP; zero: it came with 200
 	Retry  time.Duration // Retry-After; zero: none given

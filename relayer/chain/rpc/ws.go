@@ -20,12 +20,12 @@ import (
 )
 
 const (
-	// A connection on which nothing comes for two pings is dead.
+	// A connection that stays silent for two pings is dead.
 	pingEvery  = 4 * time.Second
 	wsDeadline = 2*pingEvery + time.Second
 	// writeDeadline is for a request to leave; the largest has some 2 MB.
 	writeDeadline = 5 * time.Second
-	// notificationLimit bounds a message that answers nothing, in bytes: a header has some 2 kB.
+	// notificationLimit bounds an unasked message, in bytes: a header has some 2 kB.
 	notificationLimit = 1 << 20
 )
 
@@ -46,8 +46,8 @@ type wsLine struct {
 	conn *wsConn
 }
 
-// NewWS returns a client of a ws or wss URL and connects to nothing. prove judges each new
-// connection before anybody uses it. dial may be nil.
+// NewWS returns a client of a ws or wss URL, without a connection as yet. prove judges each new
+// connection before its use. dial may be nil.
 func NewWS(url string, dial Dial,
 	prove func(ctx context.Context, ask func(context.Context, *Call) error) error) *WS {
 	return &WS{url: url, to: orNetwork(dial), prove: prove, main: wsLine{turn: make(chan struct{}, 1)},
@@ -82,7 +82,7 @@ func (t *WS) Close() {
 
 type apartKey struct{}
 
-// Apart marks what is asked under a context as large and not urgent.
+// Apart marks what is asked under a context as large and patient.
 func Apart(ctx context.Context) context.Context { return context.WithValue(ctx, apartKey{}, true) }
 
 // Exchange implements Client.
@@ -95,7 +95,7 @@ func (t *WS) Exchange(ctx context.Context, calls []*Call, limit int64) (Traffic,
 	return t.over(ctx, conn, calls, limit)
 }
 
-// connect returns the connection for what is asked under ctx, opening it where there is none.
+// connect returns the connection for what is asked under ctx, opening it first where need be.
 func (t *WS) connect(ctx context.Context) (*wsConn, error) {
 	l := &t.main
 	if ctx.Value(apartKey{}) != nil {
@@ -207,8 +207,8 @@ func (t *WS) over(ctx context.Context, conn *wsConn, calls []*Call, limit int64)
 }
 
 // wsConn is one connection. Its two goroutines, read and ping, end when it does. mu guards the
-// batches that wait: a batch is in waiting until its delivered is closed or its asker has gone; after
-// done none is added.
+// batches that wait: a batch is in waiting until its delivered is closed or its asker has gone. After
+// done it stays as it is.
 type wsConn struct {
 	c     *websocket.Conn
 	done  chan struct{} // closed when the connection is over
@@ -275,8 +275,8 @@ func (c *wsConn) send(ctx context.Context, body []byte) error {
 	return c.c.WriteMessage(websocket.TextMessage, body)
 }
 
-// giveUp ends the asker's waiting. After a deadline that has passed, a connection that has answered no
-// request meanwhile is closed, though it may answer pings.
+// giveUp ends the asker's waiting. After a deadline that has passed, a connection that has answered only
+// pings meanwhile is closed.
 func (c *wsConn) giveUp(w *wsWait, late bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -4,11 +4,11 @@
 //
 //	bytes ─► Split ─► Parse ─► chain, sender ─► signature ─► policy ─► factory ─► T0: claim, row ─► answer
 //
-// The transport is never the authority: the signature decides. A command with a
+// The signature is the authority, whatever the transport. A command with a
 // signer that the policy knows is stored whatever comes of it, so that it gets the same answer however
-// often it is sent. What anybody else sends is answered and leaves nothing behind.
+// often it is sent. What others send is answered and leaves no trace.
 //
-// A command that was taken in for a sender that no instance has is answered too: a minute after it
+// A command that was taken in for a sender in no instance is answered too: a minute after it
 // has expired, by an instance that takes commands in.
 package intake
 
@@ -42,7 +42,7 @@ type Config struct {
 	Log       *slog.Logger
 	Metrics   *Metrics      // nil: nobody reads them
 	Answers   *send.Answers // counts what Run dismisses; nil: it is not counted
-	// What its sender's owner, if there is one, has not dismissed so long after it expired, Run does; 0 means 60 s.
+	// Run dismisses what is left so long after it expired by its sender's owner, if it has one; 0 means 60 s.
 	DismissAfter time.Duration
 	DismissEvery time.Duration // how often Run looks for it; 0 means 30 s
 }
@@ -106,7 +106,7 @@ type Verdict struct {
 }
 
 // Take verifies and stores the commands of one message, each on its own, and returns a verdict for
-// each. It returns when all are committed; an error means that nothing is known to be stored, and
+// each. It returns when all are committed; an error means that it is unknown what is stored, and
 // that the message should be taken again. topic: every answer, also to what is refused or known,
 // goes to the topic of replies, since the message came from one.
 func (i *Intake) Take(ctx context.Context, body []byte, topic bool) ([]Verdict, error) {
@@ -172,7 +172,7 @@ func (i *Intake) count(v Verdict) {
 	i.cfg.Metrics.taken.WithLabelValues(outcome).Inc()
 }
 
-// refuse answers on the topic, if the message came from one, what leaves nothing else behind.
+// refuse answers on the topic, if the message came from one, what is otherwise left out.
 func (i *Intake) refuse(ctx context.Context, topic bool, answers ...command.Answer) error {
 	if !topic || len(answers) == 0 {
 		return nil
@@ -334,8 +334,8 @@ func (i *Intake) storeBatch(ctx context.Context, first *batch) {
 		all = append(all, b.candidates...)
 	}
 
-	// What was begun is finished: a caller that waits has another ctx. A database that does not answer must
-	// not hold up a stop: what is not stored comes again.
+	// What was begun is finished: a caller that waits has another ctx. A silent database must
+	// not hold up a stop: what it lacks comes again.
 	storing, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { time.AfterFunc(finishWithin, cancel) })()

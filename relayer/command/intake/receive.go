@@ -12,16 +12,16 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/publish/pubsub"
 )
 
-// ackWithin is how long a stop waits for what was taken to be acknowledged. What is not comes again, and is known.
+// ackWithin is how long a stop waits for what was taken to be acknowledged. The rest comes again, and is known.
 const ackWithin = 2 * time.Second
 
-// lease is how long a message belongs to an instance that does not ask for more time: when one was killed,
+// lease is how long a message belongs to an instance without asking for more time: when one was killed,
 // what it held comes again after that. 10 s is the least that Pub/Sub allows; the client's own is 60 s.
 const lease = 10 * time.Second
 
 // Receive takes the messages of a subscription until ctx ends. A message is acknowledged when its
-// commands are committed, or refused; what could not be stored comes again. Trouble with Pub/Sub
-// never ends it.
+// commands are committed, or refused; the rest comes again. It goes on through
+// trouble with Pub/Sub.
 func (i *Intake) Receive(ctx context.Context, project, subscription string, options ...option.ClientOption) error {
 	client, err := google.NewClient(ctx, project, append(pubsub.Dialing(), options...)...)
 	if err != nil {
@@ -32,7 +32,7 @@ func (i *Intake) Receive(ctx context.Context, project, subscription string, opti
 	subscriber := client.Subscriber(subscription)
 	subscriber.ReceiveSettings.MaxOutstandingMessages = maxAtOnce
 	subscriber.ReceiveSettings.MaxDurationPerAckExtension = lease
-	// By default a stop waits for a connection that answers nothing as long as that takes.
+	// By default a stop waits for a silent connection as long as that takes.
 	subscriber.ReceiveSettings.ShutdownOptions = &google.ShutdownOptions{Timeout: ackWithin}
 	for {
 		err := subscriber.Receive(ctx, func(ctx context.Context, m *google.Message) {
@@ -62,7 +62,7 @@ func (i *Intake) Receive(ctx context.Context, project, subscription string, opti
 	}
 }
 
-// returnAfter is how long a message that could not be stored is kept before it is given back: Pub/Sub delivers
+// returnAfter is how long a message that failed to be stored is kept before it is given back: Pub/Sub delivers
 // it again at once, and the database may need a while.
 const returnAfter = 5 * time.Second
 

@@ -28,9 +28,9 @@ type store struct {
 const selectKnown = `select ` + send.AnswerColumns + `
 	from commands c where c.chain_id = @chain and c.command_id = any(@ids)`
 
-// takeClaims claims in the order of the keys, so that two transactions never wait for each other in
+// takeClaims claims in the order of the keys, so that two transactions cannot wait for each other in
 // a circle; of the commands of one transaction that claim the same, the first wins. What is
-// expired, or not allowed, claims nothing.
+// expired or forbidden is left out.
 const takeClaims = `
 	insert into command_claims (chain_id, escrow, effect, command_id)
 	select @chain, c.escrow, c.effect, c.id
@@ -71,7 +71,7 @@ const insertCommands = `
 	on conflict do nothing
 	returning ` + send.AnswerColumns
 
-// errAgain means that what was read is not so any more: the transaction is to be run again.
+// errAgain means that what was read has changed: the transaction is to be run again.
 var errAgain = errors.New("commands changed while they were stored")
 
 // accept is T0 for many commands: claims, rows and the answers of what is final at once, in one
@@ -136,7 +136,7 @@ func (s *store) acceptIn(ctx context.Context, tx pgx.Tx, all []*candidate) error
 	return outbox.AddAnswers(ctx, tx, s.chainID, replies)
 }
 
-// storeFresh stores what was not known, and adds its answers to answers. It returns those that are final.
+// storeFresh stores what is new, and adds its answers to answers. It returns those that are final.
 func (s *store) storeFresh(ctx context.Context, tx pgx.Tx, fresh []candidate,
 	answers map[string]command.Answer) (final []command.Answer, err error) {
 	if len(fresh) == 0 {
@@ -222,7 +222,7 @@ const cancelUnsigned = `
 	 where chain_id = $1 and command_id = $2 and requester = $3 and state in ('accepted', 'held')`
 
 // cancel gives a command up for its requester, the signer of c in the command's domain: that of its factory.
-// ErrSignature: c has no signature.
+// ErrSignature: c is unsigned.
 func (s *store) cancel(ctx context.Context, id common.Hash, c command.Cancellation) (asked bool, err error) {
 	err = pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error {
 		var factory string // empty: there is no such command, and its signature is that of nobody
@@ -262,7 +262,7 @@ func notBefore(c *candidate) *time.Time {
 	return new(time.Unix(int64(c.signed.NotBefore), 0))
 }
 
-// refuse stores answers to what is not stored itself.
+// refuse stores answers alone.
 func (s *store) refuse(ctx context.Context, answers []command.Answer) error {
 	err := pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error { return outbox.AddAnswers(ctx, tx, s.chainID, answers) })
 	if err != nil {
@@ -272,7 +272,7 @@ func (s *store) refuse(ctx context.Context, answers []command.Answer) error {
 	return nil
 }
 
-// Lookup returns what is known of a command; ok is false if nothing is.
+// Lookup returns what is known of a command; ok is false if it is unknown.
 func (i *Intake) Lookup(ctx context.Context, id common.Hash) (a command.Answer, ok bool, err error) {
 	answers, err := readAnswers(ctx, i.cfg.DB, i.cfg.ChainID, []string{id.Hex()})
 	if err != nil {

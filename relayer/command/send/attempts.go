@@ -30,8 +30,8 @@ type round struct {
 }
 
 // advance takes every command that has a nonce a step further: signs, replaces, voids, broadcasts
-// again. After the first signature that fails it signs no more: were each of many waited for, nothing
-// would be answered or sent again meanwhile.
+// again. After the first signature that fails it stops signing: if it waited for each of many,
+// answers and broadcasts would wait too.
 func (r *round) advance(ctx context.Context, flights []*flight) error {
 	open := flights[:0:0]
 	for _, f := range flights {
@@ -96,8 +96,8 @@ func (r *round) advance(ctx context.Context, flights []*flight) error {
 }
 
 // inOrder sorts what is to be broadcast by nonce, and leaves out what is above a nonce for which nothing
-// is signed. A pool would keep it for later and not count it, so a database that is restored to an earlier
-// time would give its nonce out again, and nothing would tell (C1).
+// is signed. A pool would keep it for later, uncounted, so a database that is restored to an earlier
+// time would give its nonce out again unseen (C1).
 func inOrder(open []*flight, all []signed) []signed {
 	slices.SortFunc(all, func(a, b signed) int { return cmp.Compare(a.f.Nonce, b.f.Nonce) })
 	next := 0
@@ -123,8 +123,8 @@ const (
 )
 
 // plan says what a command with a nonce needs now. Time decides, the database's, as of the load: what is
-// not mined goes out again every few blocks or seconds, the lowest nonce for a higher fee, and a command
-// that has expired or was cancelled is voided. What nodes said to it decides nothing.
+// waiting goes out again every few blocks or seconds, the lowest nonce for a higher fee, and a command
+// that has expired or was cancelled is voided. What nodes say is for people.
 func (r *round) plan(ctx context.Context, f *flight) (action, error) {
 	newest := f.newest()
 	giveUp := f.CancelRequested || f.Expired
@@ -160,8 +160,8 @@ func (r *round) since(head uint64) uint64 { return r.sight.head - min(head, r.si
 // errUnsigned means that signing failed: the command waits.
 var errUnsigned = errors.New("not signed")
 
-// renew makes the next attempt of a command, as planned. errCap means that nothing more may be paid for
-// it, errUnsigned that there is no signature now; both have been told.
+// renew makes the next attempt of a command, as planned. errCap means that its fee is at the cap,
+// errUnsigned that signing failed; both have been told.
 func (r *round) renew(ctx context.Context, f *flight, plan action) (x signed, err error) {
 	fees, err := r.cfg.Chain.Fees(ctx)
 	if err != nil {
@@ -287,7 +287,7 @@ func (r *round) broadcast(ctx context.Context, all []signed) error {
 	return r.store.broadcast(ctx, results, r.sight.head)
 }
 
-// wordsOf is what the endpoints said, for people. Nothing where one of them said nothing: it has the transaction.
+// wordsOf is what the endpoints said, for people. Empty where one of them was silent: it has the transaction.
 func wordsOf(said []error) string {
 	var all []string
 	for _, err := range said {

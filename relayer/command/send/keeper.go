@@ -51,7 +51,7 @@ func (k *Keeper) refuses(c *command.Command) string {
 }
 
 // selectDue finds what is due, as events say that are verified: those that one endpoint has told of, and
-// may have invented, have no effect. It is due by the time of the block at which the call is tried before it is
+// may have invented, are left out. It is due by the time of the block at which the call is tried before it is
 // sent: a clock that runs ahead of that block would make a command that can only be refused. After a release that came
 // to nothing an escrow is left alone for five minutes, then ten, twenty, up to a month: a payee that refuses ether
 // never takes it.
@@ -87,7 +87,7 @@ const keeperOpen = `
 	  from commands
 	 where chain_id = @chain and sender = @sender and requester = 'keeper' and received_at > now() - interval '7 days'`
 
-// insertKept claims nothing: that comes with the nonce, once the call has been tried. A requester's command
+// insertKept leaves the claim for later: it comes with the nonce, once the call has been tried. A requester's command
 // comes first until then.
 const insertKept = `
 	insert into commands (chain_id, command_id, sender, kind, escrow, effect, requester, message, max_fee, expires_at, state)
@@ -142,7 +142,7 @@ func (k *Keeper) propose(ctx context.Context, s *shared, now int64) error {
 	return err
 }
 
-// room is how many commands may be made now: as many as leave no more than Batch open, and as the
+// room is how many commands may be made now: as many as leave Batch open at most, and as the
 // day's budget pays for.
 func (k *Keeper) room(ctx context.Context, tx pgx.Tx, s *store) (int, error) {
 	var open int

@@ -34,7 +34,7 @@ type Nodes struct {
 }
 
 // minTip is what nodes want at least on top of the base fee, in wei per gas: geth's miner takes
-// nothing below by default.
+// that much by default.
 var minTip = big.NewInt(1_000_000)
 
 // requestsAtOnce is how many requests of one kind are under way at the same time.
@@ -228,8 +228,8 @@ func (n *Nodes) Look(ctx context.Context, account common.Address, target uint64,
 	return look, nil
 }
 
-// account reads from one node, in one request, what every node is not asked for. A node may know nothing of
-// the tag pending, or of the state after the target: the rest counts.
+// account reads from one node, in one request, what one node's word is enough for. A node may lack
+// the tag pending, or the state after the target: the rest counts.
 func (n *Nodes) account(ctx context.Context, account common.Address, target uint64, everyone bool, look *Look) error {
 	var balance, latest, pending, final quantity
 	var code hexutil.Bytes
@@ -267,7 +267,7 @@ func (n *Nodes) account(ctx context.Context, account common.Address, target uint
 // errNoNonce means that each node that was asked for a nonce refused to tell it.
 var errNoNonce = errors.New("no node tells the nonce")
 
-// everyNonce is what choose makes of an account's nonce as every node that answers has it.
+// everyNonce is what choose makes of an account's nonce at every node that answers.
 func (n *Nodes) everyNonce(ctx context.Context, account common.Address, to *uint64, choose func([]uint64) uint64,
 	at any) error {
 	answers, err := n.caller.CallEach(ctx, transactionCount, account, at)
@@ -317,11 +317,11 @@ func (n *Nodes) Simulate(ctx context.Context, target Block, calls []Call) ([]Sim
 	return all, nil
 }
 
-// errNoState means that a node has a block and not the state after it: full nodes keep some 128 of them.
+// errNoState means that a node has a block without the state after it: full nodes keep some 128 of them.
 var errNoState = errors.New("the node does not have the state after the block")
 
-// simulate tries calls at the target, and then, at the head, those that did not revert. Where the state after
-// the target is gone, all of it is tried at the head, and nothing of it is final.
+// simulate tries calls at the target, and then, at the head, those that went through. Where the state after
+// the target is gone, all of it is tried at the head, and stays provisional.
 func (n *Nodes) simulate(ctx context.Context, target Block, calls []Call, all []Simulation) error {
 	transactions := make([]map[string]any, len(calls))
 	for i, c := range calls {
@@ -414,8 +414,8 @@ func (n *Nodes) try(ctx context.Context, target *Block, calls []Call, transactio
 
 // sharedFees are those of one view: the first sender that wants them asks, and the others wait for its answer.
 //
-// A View does not say which branch it is of. So nothing is shared in this way that is compared with
-// what is stored: a block's hash from before a reorganisation would hide it for ever.
+// A View leaves its branch open. So what is compared with what is stored is not
+// shared in this way: a block's hash from before a reorganisation would hide it for ever.
 type sharedFees struct {
 	turn  chan struct{} // capacity 1: whoever has put a value into it asks, or reads what follows
 	known bool

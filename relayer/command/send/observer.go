@@ -165,9 +165,9 @@ func (o *observer) observe(ctx context.Context, view View, account *account, fli
 	return nil
 }
 
-// checkForeign halts the sender when the chain knows of nonces that were never given out here:
+// checkForeign halts the sender when the chain knows of nonces from elsewhere:
 // the key is used elsewhere, or the database was restored to an earlier time. A node that lies
-// about it can stop the sender, and no more than that.
+// about it can stop the sender, which is all.
 func (o *observer) checkForeign(ctx context.Context, account *account, look Look) error {
 	seen := max(look.Latest, look.Pending)
 	if seen <= *account.NextNonce || account.State == "halted" {
@@ -195,7 +195,7 @@ func (o *observer) halt(ctx context.Context, adopt uint64, why string, args ...a
 const patience = 10
 
 // settle answers the commands with a nonce that is used up in a final block, from the receipt of what was
-// recorded. Without one it never guesses.
+// recorded. Without one it waits.
 func (o *observer) settle(ctx context.Context, look Look, flights []*flight) error {
 	var used []*flight
 	for _, f := range flights {

@@ -16,7 +16,7 @@ import (
 // it comes before or after what the owner does, and the owner, which remembers nothing, acts on it
 // in its next round.
 
-// ErrOperation means that what an operator asks for does not fit the state that the sender is in.
+// ErrOperation means that what an operator asks for contradicts the sender's state.
 var ErrOperation = errors.New("not possible now")
 
 // AdoptNonce makes nonce the next one of a halted sender, and lets it go on when all below are
@@ -24,7 +24,7 @@ var ErrOperation = errors.New("not possible now")
 // mined transaction keep their state.
 //
 // A sender that got a nonce too high by mistake, and so waits for a transaction that will never come, may be given a
-// lower one, but none that was given to a command: something may be signed for it. Whether the chain knows
+// lower one above those that commands were given: something may be signed for them. Whether the chain knows
 // the nonce already is checked when commands get nonces, as it always is.
 func AdoptNonce(ctx context.Context, db *pgxpool.Pool, chainID int64, sender common.Address, nonce uint64) error {
 	return operate(ctx, db, chainID, sender, func(tx pgx.Tx, state string, next *int64) error {
@@ -72,7 +72,7 @@ func Resume(ctx context.Context, db *pgxpool.Pool, chainID int64, sender common.
 		"; `sender status` says why, and `sender adopt-nonce` lets it go on")
 }
 
-// setState pauses or resumes a sender that is not halted; ifHalted completes the refusal for one that is.
+// setState pauses or resumes a sender; ifHalted completes the refusal for one that is halted.
 func setState(ctx context.Context, db *pgxpool.Pool, chainID int64, sender common.Address, to string, reason *string,
 	ifHalted string) error {
 	return operate(ctx, db, chainID, sender, func(tx pgx.Tx, state string, _ *int64) error {
@@ -120,7 +120,7 @@ func operate(ctx context.Context, db *pgxpool.Pool, chainID int64, sender common
 	return nil
 }
 
-// Cancel asks for a command to be given up. One that has no nonce yet never gets one; one that has
+// Cancel asks for a command to be given up. One without a nonce stays without; one with a nonce
 // is voided if the void is mined first. The state that it was in is returned.
 func Cancel(ctx context.Context, db *pgxpool.Pool, chainID int64, id common.Hash) (state string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)

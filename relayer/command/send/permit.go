@@ -83,7 +83,7 @@ func (s *shared) permit(r *request) (*command.Signed, *refusal) {
 	return m, nil
 }
 
-// altered names what of a row is not as its message has it; empty: nothing. A row that expires
+// altered names what of a row differs from its message; empty: nothing. A row that expires
 // earlier only narrows what was asked for.
 func (s *shared) altered(r *request, m *command.Signed) string {
 	switch {

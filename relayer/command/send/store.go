@@ -19,13 +19,13 @@ import (
 )
 
 // Channel is the notification channel on which commands that came in, cancellations and operators'
-// changes are announced. The payload is the chain id: a session passes on no other.
+// changes are announced. The payload is the chain id: a session passes on its own chain's.
 const Channel = "relayer_commands"
 
 // Notify announces something on a channel, to the instances of a chain.
 const Notify = `select pg_notify($1, $2::bigint::text)`
 
-// ErrFenced means that the sender has another owner now: nothing more may be written under this epoch.
+// ErrFenced means that the sender has another owner now: writing under this epoch is over.
 var ErrFenced = errors.New("another instance owns the sender")
 
 // storeTimeout bounds each transaction.
@@ -41,8 +41,8 @@ type store struct {
 	epoch   int64
 }
 
-// takeEpoch makes the caller the owner. The number is of the server's clock, so that it never
-// repeats, even in a database that was restored to an earlier time while a process of then is still
+// takeEpoch makes the caller the owner. The number is of the server's clock, so that it is
+// unique, even in a database that was restored to an earlier time while a process of then is still
 // about.
 const takeEpoch = `
 	insert into senders as s (chain_id, address, epoch, instance_id, since, name, lock_key, max_in_flight, max_fee, day_fees, day_value)
@@ -83,7 +83,7 @@ const lockSender = `
 	   for update of s`
 
 // write runs f in a transaction that holds the lock of the sender's row under our epoch. ErrFenced
-// if that is not ours any more.
+// if that is another's now.
 func (s *store) write(ctx context.Context, what string, f func(context.Context, pgx.Tx, *account) error) error {
 	return s.locked(ctx, what, pgx.TxOptions{}, nothing, f)
 }
@@ -174,10 +174,10 @@ const anyDue = `
 	                where chain_id = @chain and sender = @sender and state in ('accepted', 'held') and not cancel_requested
 	                  and next_look <= clock_timestamp() and expires_at > clock_timestamp())`
 
-// withoutFlush begins a transaction that locks and writes nothing: its end need not reach the disk.
+// withoutFlush begins a transaction that only locks: its end may stay in memory.
 var withoutFlush = pgx.TxOptions{BeginQuery: `begin; set local synchronous_commit = off`}
 
-// load reads the state of each round: nothing of it is remembered for the next.
+// load reads the state of each round afresh.
 func (s *store) load(ctx context.Context) (a *account, flights []*flight, err error) {
 	err = s.locked(ctx, "read the state", withoutFlush, nothing, func(ctx context.Context, tx pgx.Tx, row *account) error {
 		a = row
@@ -215,7 +215,7 @@ const setFirstNonce = `
 	update senders set next_nonce = @nonce, first_nonce = coalesce(first_nonce, @nonce), wait_final = @nonce, updated_at = now()
 	 where chain_id = @chain and address = @sender and next_nonce is null`
 
-// adoptFirst sets the nonce of a sender that has never had an owner.
+// adoptFirst sets the nonce of a sender before its first owner.
 func (s *store) adoptFirst(ctx context.Context, nonce uint64) error {
 	_, err := s.exec(ctx, "adopt the first nonce", setFirstNonce, pgx.StrictNamedArgs{"nonce": nonce})
 
@@ -244,8 +244,8 @@ func (s *store) checked(ctx context.Context, block uint64, balance *big.Int) err
 	return err
 }
 
-// excludes finds a command u under way that may make c impossible: the last approval releases if the time has come, so
-// an approval and a settlement of one escrow are not under way together.
+// excludes finds a command u under way that may make c impossible: the last approval releases when the time has
+// come, so an approval and a settlement of one escrow are under way one after the other.
 const excludes = `u.chain_id = c.chain_id and u.escrow = c.escrow and u.state in ('assigned', 'sent')
 	and (u.effect = 'settle') <> (c.effect = 'settle')`
 
@@ -345,7 +345,7 @@ const lockFactories = `
 	   and hex(address) in (select lower(message ->> 'factory') from commands where command_id = any(@ids))
 	 order by id for share`
 
-// claimPicks takes the claims of those that have none yet: a keeper's, and what a reorganisation has opened
+// claimPicks takes the claims that are still missing: a keeper's, and what a reorganisation has opened
 // again. The order is that of takeClaims in relayer/command/intake.
 const claimPicks = `
 	insert into command_claims (chain_id, escrow, effect, command_id)
@@ -358,8 +358,8 @@ const lockEscrows = `
 	select from command_claims where chain_id = @chain and escrow in (select escrow from commands where command_id = any(@ids))
 	 order by escrow, effect for update`
 
-// lockPicks selects those that may have a nonce: their claims are theirs, and nothing is under way, or picked before
-// them, that may make them impossible.
+// lockPicks selects those that may have a nonce: their claims are theirs, and what may make them impossible is
+// neither under way nor picked before them.
 const lockPicks = `
 	select c.command_id from commands c
 	  join factories f on f.chain_id = c.chain_id and hex(f.address) = lower(c.message ->> 'factory')
@@ -449,7 +449,7 @@ func (s *store) assign(ctx context.Context, picks []pick, limits Limits,
 	return overBudget, given, err
 }
 
-// signed is bytes that were signed and are not known to anybody yet.
+// signed is bytes that were signed and are still secret.
 type signed struct {
 	f       *flight
 	attempt attempt
@@ -508,7 +508,7 @@ func allowed(all []signed, may []allowance, spent *big.Int, limits Limits) (some
 		}
 
 		// What goes beyond the reservation counts for today. First attempts and voids stay within it, so
-		// they are never refused for lack of budget.
+		// they always fit the budget.
 		if more := new(big.Int).Sub(x.worst, p.Reserved.Int); more.Sign() > 0 {
 			sum := more.Add(fees, more)
 			if sum.Cmp(limits.DayFees) > 0 {
@@ -524,8 +524,8 @@ func allowed(all []signed, may []allowance, spent *big.Int, limits Limits) (some
 	return some, fees
 }
 
-// record is T2: it stores attempts, and returns those that may now be broadcast. What is not among
-// them must never leave the process.
+// record is T2: it stores attempts, and returns those that may now be broadcast. The others
+// must stay in the process.
 func (s *store) record(ctx context.Context, all []signed, head uint64, limits Limits) (stored []signed, err error) {
 	ids := column.Of(all, (*signed).commandID)
 	err = s.write(ctx, "store attempts", func(ctx context.Context, tx pgx.Tx, a *account) error {
@@ -616,7 +616,7 @@ const setCode = `
 	 where chain_id = @chain and sender = @sender and command_id = @id and state = 'sent'
 		and (code, detail) is distinct from (@code, @detail)`
 
-// note says why a command under way does not get on.
+// note says what keeps a command under way.
 func (s *store) note(ctx context.Context, id, code, detail string) (changed bool, err error) {
 	n, err := s.exec(ctx, "note why a command waits", setCode,
 		pgx.StrictNamedArgs{"id": id, "code": code, "detail": detail})
