@@ -2,6 +2,8 @@ package web
 
 import (
 	"container/list"
+	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -27,14 +29,15 @@ const (
 )
 
 // Gate bounds the resources of all HTTP listeners of a process together: connections, also per
-// address, bytes of bodies, and posts per address. When connections run out, the one that has been
-// idle longest is closed, so that silent connections cannot lock out active clients. The zero value
-// is ready, and safe for concurrent use.
+// address, bytes of bodies, and posts per address. When connections run out, one makes room whose
+// request has still to arrive whole: of the address with the most connections, the one that has been
+// there longest. So what is silent or slow cannot lock out clients that ask. The zero value is ready,
+// and safe for concurrent use.
 //
 // The address is that of the TCP connection: behind a proxy all requests share the proxy's.
 type Gate struct {
 	mu      sync.Mutex
-	conns   map[*gated]*list.Element // nil: a request is running; else its place in waiting
+	conns   map[*gated]*list.Element // nil: a whole request is being served; else its place in waiting
 	clients map[string]int           // connections by address
 	waiting list.List                // *gated, the longest first
 	rates   map[string]*rate.Limiter
@@ -109,15 +112,21 @@ func (g *Gate) admit(conn net.Conn) *gated {
 }
 
 // longest is the connection that makes room for a client: one of the client's once it has its share,
-// else any.
-func (g *Gate) longest(client string) *gated {
+// else one of the address with the most. The caller holds mu.
+func (g *Gate) longest(client string) (longest *gated) {
+	own := g.clients[client] >= maxPerClient
 	for e := g.waiting.Front(); e != nil; e = e.Next() {
-		if c := e.Value.(*gated); g.clients[client] < maxPerClient || c.client == client {
-			return c
+		c := e.Value.(*gated)
+		if own && c.client != client {
+			continue
+		}
+
+		if longest == nil || g.clients[c.client] > g.clients[longest.client] {
+			longest = c
 		}
 	}
 
-	return nil
+	return longest
 }
 
 func (g *Gate) leave(c *gated) {
@@ -143,24 +152,36 @@ func (g *Gate) remove(c *gated) {
 	}
 }
 
-// state tracks idle connections; it is http.Server.ConnState.
+// state notes connections that have been answered; it is http.Server.ConnState.
 func (g *Gate) state(conn net.Conn, s http.ConnState) {
 	c, ok := conn.(*gated)
-	if !ok {
+	if !ok || s != http.StateIdle {
 		return
 	}
 
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	place, known := g.conns[c]
-	switch {
-	case !known:
-	case s == http.StateActive && place != nil:
-		g.waiting.Remove(place)
-		g.conns[c] = nil
-	case s == http.StateIdle && place == nil:
+	if place, known := g.conns[c]; known && place == nil {
 		g.conns[c] = g.waiting.PushBack(c)
 	}
+}
+
+// arrived notes that the request of a connection is there whole: it keeps its place until it is answered.
+func (g *Gate) arrived(c *gated) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if place := g.conns[c]; place != nil {
+		g.waiting.Remove(place)
+		g.conns[c] = nil
+	}
+}
+
+// connKey is the key of the *gated in the context of its requests.
+type connKey struct{}
+
+// remember is http.Server.ConnContext.
+func remember(ctx context.Context, conn net.Conn) context.Context {
+	return context.WithValue(ctx, connKey{}, conn)
 }
 
 // handler counts the bytes of bodies, and the posts of each address.
@@ -176,7 +197,12 @@ func (g *Gate) handler(next http.Handler) http.Handler {
 			return
 		}
 
-		body := &counted{ReadCloser: r.Body, bodies: g.bodies}
+		c, _ := r.Context().Value(connKey{}).(*gated)
+		body := &counted{ReadCloser: r.Body, bodies: g.bodies, whole: func() { g.arrived(c) }}
+		if r.Body == http.NoBody {
+			body.whole()
+		}
+
 		defer func() { g.bodies.Release(body.held) }()
 		r.Body = body
 		next.ServeHTTP(w, r)
@@ -203,6 +229,7 @@ func (g *Gate) mayPost(client string) bool {
 type counted struct {
 	io.ReadCloser
 	bodies *semaphore.Weighted
+	whole  func() // at its end
 	held   int64
 }
 
@@ -214,6 +241,9 @@ func (b *counted) Read(p []byte) (int, error) {
 	}
 
 	b.held += int64(max(n, 0))
+	if errors.Is(err, io.EOF) {
+		b.whole()
+	}
 
 	return n, err
 }

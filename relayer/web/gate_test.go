@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -68,6 +69,45 @@ func TestSilentConnectionsMakeRoom(t *testing.T) {
 	require.Positive(t, g.waiting.Len())
 }
 
+// Requests that never arrive whole, from many addresses, more than there is room for: whoever asks is answered. The
+// address with the most connections makes room, so that of one with few stays.
+func TestSlowRequestsMakeRoom(t *testing.T) {
+	t.Parallel()
+	var g Gate
+	address := gatedServers(t, &g, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		_, _ = w.Write([]byte("ok"))
+	}))[0]
+	dial := func(from string) net.Conn {
+		conn, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}).Dial("tcp", address)
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = conn.Close() })
+		_, err = conn.Write([]byte("POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\r\n12345678"))
+		require.NoError(t, err)
+
+		return conn
+	}
+	few := dial("127.0.0.9")
+	for n := range 3 * maxConns {
+		dial(fmt.Sprint("127.0.0.", 1+n%4))
+	}
+
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	for range 20 {
+		r, err := client.Get("http://" + address)
+		require.NoError(t, err)
+		require.NoError(t, r.Body.Close())
+		require.Equal(t, http.StatusOK, r.StatusCode)
+	}
+
+	_, err := few.Write([]byte("9"))
+	require.NoError(t, err)
+	answer := make([]byte, 15)
+	_, err = io.ReadFull(few, answer)
+	require.NoError(t, err)
+	require.Equal(t, "HTTP/1.1 200 OK", string(answer))
+}
+
 // One address with requests under way for as long as it may fills its share, and no other's.
 func TestAnAddressHasAShare(t *testing.T) {
 	t.Parallel()
@@ -79,7 +119,7 @@ func TestAnAddressHasAShare(t *testing.T) {
 	for range maxPerClient {
 		c := g.admit(conn("192.0.2.1"))
 		require.NotNil(t, c)
-		g.state(c, http.StateActive)
+		g.arrived(c)
 	}
 
 	require.Nil(t, g.admit(conn("192.0.2.1")), "its requests are under way, and none makes room")
@@ -87,7 +127,7 @@ func TestAnAddressHasAShare(t *testing.T) {
 	for range maxConns - maxPerClient {
 		last = g.admit(conn("192.0.2.2"))
 		require.NotNil(t, last)
-		g.state(last, http.StateActive)
+		g.arrived(last)
 	}
 
 	require.Nil(t, g.admit(conn("192.0.2.3")), "all are at work")

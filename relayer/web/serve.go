@@ -34,6 +34,7 @@ func (g *Gate) Serve(ctx context.Context, what string, ln net.Listener, handler 
 		MaxHeaderBytes:    maxHeaderBytes,
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug), // clients that hang up, mostly
 		ConnState:         g.state,
+		ConnContext:       remember,
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- srv.Serve(gatedListener{ln, g}) }()
