@@ -115,6 +115,9 @@ func TestTwoChainsInOneProcess(t *testing.T) {
 	}
 
 	require.Equal(t, 1, strings.Count(text, "\nprocess_resident_memory_bytes "))
+	_, text = w.answer(p, "/")
+	factory := strings.ToLower(w.one.Contracts.Factory.Hex())
+	require.Equal(t, 2, strings.Count(text, `data-label="Factories"><span title="`+factory+`">1</span>`))
 	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
 	defer cancel()
 	require.NoError(t, p.Stop(ctx))

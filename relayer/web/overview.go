@@ -10,6 +10,7 @@ import (
 	"maps"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -29,6 +30,7 @@ type chainRow struct {
 	ID                    int64
 	Verdict               verdict
 	Leads                 bool
+	Factories             []string // addresses
 	Slots, Escrows        int
 	Head, Lag, Messages   int64
 	LagTime, OldestOutbox time.Duration
@@ -84,6 +86,7 @@ func (f *Front) row(ctx context.Context, m *mount) chainRow {
 		ID: m.id, Verdict: s.page.judge(&n, &i, f.cfg.Now()), Leads: i.Leader, Slots: i.Slots, Escrows: i.Escrows,
 		Head: i.Head, Lag: i.Lag(), LagTime: i.LagTime(), Messages: n.fleet.Outbox.Messages,
 		OldestOutbox: time.Duration(n.fleet.Outbox.OldestAge),
+		Factories:    strings.FieldsFunc(n.fleet.Chain.Factory, func(r rune) bool { return r == ',' }),
 	}
 	if c := s.readiness(); row.Verdict.Level == "well" && !c.Ready {
 		for _, name := range slices.Sorted(maps.Keys(c.Checks)) {
