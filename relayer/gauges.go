@@ -140,6 +140,8 @@ var allGauges = []gauge{
 		func(f *fleet.Fleet) int64 { return f.Escrows.Registered() }),
 	ofChain("relayer_factory_cursor_block", "Next block of the factory watch.",
 		func(f *fleet.Fleet) int64 { return f.Chain.FactoryCursor }),
+	ofChain("relayer_past_blocks", "Blocks of the pasts of added factories that are still to be read.",
+		func(f *fleet.Fleet) int64 { return f.Chain.Past }),
 	ofChain("relayer_verified_block", "Newest block up to which everything was read twice and is stored.",
 		func(f *fleet.Fleet) int64 { return f.Chain.Verified }),
 	ofChain("relayer_slots_unserved", "Slots that nobody alive serves, of the chain.",

@@ -174,12 +174,13 @@ func TestAgesAreByTheClockOfTheDatabase(t *testing.T) {
 // chain and 25 seconds of another.
 func TestBehindIsToldInTime(t *testing.T) {
 	l := &snapshot{}
-	l.fleet.Chain.FactoryCursor, l.fleet.Chain.Verified = 51, 40
+	l.fleet.Chain.FactoryCursor, l.fleet.Chain.Verified, l.fleet.Chain.Past = 51, 40, 7
 	s := &scrape{snapshot: l, instance: fleet.Self{Cursor: 101, Target: 200, Final: 190}}
 	behind := func() (slots, factory, verifier float64) {
 		return valueOf(t, s, "relayer_behind_seconds"), valueOf(t, s, "relayer_factory_behind_seconds"),
 			valueOf(t, s, "relayer_unverified_seconds")
 	}
+	require.InDelta(t, 7, valueOf(t, s, "relayer_past_blocks"), 0)
 	slots, factory, verifier := behind()
 	require.InDelta(t, 1200, slots, 0, "blocks of Ethereum, while none was seen")
 	require.InDelta(t, 1800, factory, 0)

@@ -33,7 +33,8 @@ func TestTenThousandConnections(t *testing.T) {
 	w.ready("r0")
 	p := w.fleet["r0"]
 
-	const addresses, each, open = 40, 250, 25 // twice as many as there are places for stay open, as a process may have few files
+	// Twice as many as there are places for stay open: a process may have few files.
+	const addresses, each, open = 40, 250, 25
 	begun := "POST /commands HTTP/1.1\r\nHost: relayer\r\nContent-Type: application/json\r\nContent-Length: 261120\r\n\r\n" +
 		`{"commands":["` + strings.Repeat("a", 200<<10)
 	var g errgroup.Group

@@ -156,6 +156,7 @@ type Chain struct {
 	Start        int64     `json:"start_block"`
 	// Factory is the address of the factory, lower case; of several, with commas between them.
 	Factory string `json:"factory"`
+	Past    int64  `json:"past_blocks"` // of the pasts of added factories, still to be read
 }
 
 // Escrows counts the registered escrows, by status. It may be as old as Reader.CountEvery.

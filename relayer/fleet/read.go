@@ -101,7 +101,8 @@ type group struct {
 const selectLeadership = `
 	select now(), l.chain_id is not null, coalesce(l.instance_id, ''), coalesce(l.epoch, 0), l.since, l.last_heartbeat,
 	       coalesce(l.next_block, 0), l.block_time, coalesce(l.verified_block, 0), coalesce(l.start_block, 0),
-	       coalesce((select string_agg(hex(f.address), ',' order by f.id) from factories f where f.chain_id = $1), ''), coalesce(l.lock_key, 0),
+	       coalesce((select string_agg(hex(f.address), ',' order by f.id) from factories f where f.chain_id = $1), ''),
+	       coalesce((select sum(f.until_block - f.past_block)::bigint from factories f where f.chain_id = $1), 0), coalesce(l.lock_key, 0),
 	       pg_is_in_recovery() or exists (select from pg_settings where name = 'default_transaction_read_only'
 	         and setting = 'on' and source in ('configuration file', 'database', 'global', 'command line'))
 	from (select $1::bigint as chain_id) c left join leadership l using (chain_id)`
@@ -109,7 +110,7 @@ const selectLeadership = `
 func (r *rows) readLeadership(row pgx.Row) error {
 	l, c := &r.f.Leader, &r.f.Chain
 	return row.Scan(&r.f.At, &r.f.Known, &l.Instance, &l.Epoch, &r.leaderSince, &r.beat, &c.FactoryCursor,
-		&r.factoryTime, &c.Verified, &c.Start, &c.Factory, &r.leaderKey, &r.f.ReadOnly)
+		&r.factoryTime, &c.Verified, &c.Start, &c.Factory, &c.Past, &r.leaderKey, &r.f.ReadOnly)
 }
 
 // selectLocks lists the holders of 64-bit advisory locks of this database. One reading of pg_locks

@@ -49,20 +49,22 @@ func TestPageShowsTheEssentialsWithoutAScript(t *testing.T) {
 	require.NotContains(t, text, "ZgotmplZ", "a template had to throw something away")
 }
 
-// Nothing but links leads away from the page, and the policy allows nothing else.
-// Each factory of the chain has a line and a link of its own.
+// Each factory of the chain has a line and a link of its own; the state tells how much of the pasts is to be read.
 func TestPageShowsEachFactory(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
 	w.fleet(1)
-	w.Exec(`insert into factories (chain_id, id, address, start_block) values ($1, 2, $2, 7)`, w.Chain,
-		common.HexToAddress("0xfac7000000000000000000000000000000000002").Bytes())
-	text := body(t, get(t, w.server().Handler(), "/"))
+	w.Exec(`insert into factories (chain_id, id, address, start_block, past_block, until_block)
+		values ($1, 2, $2, 7, 17, 117)`, w.Chain, common.HexToAddress("0xfac7000000000000000000000000000000000002").Bytes())
+	h := w.server().Handler()
+	require.Contains(t, body(t, get(t, h, "/status")), `"past_blocks": 100`)
+	text := body(t, get(t, h, "/"))
 	for _, n := range []string{"1", "2"} {
 		require.Contains(t, text, "https://sepolia.etherscan.io/address/0xfac700000000000000000000000000000000000"+n+`"`)
 	}
 }
 
+// Nothing but links leads away from the page, and the policy allows nothing else.
 func TestPageAsksNobodyElse(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
