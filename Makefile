@@ -44,9 +44,10 @@ race: ## the product's packages and the simulation with the race detector
 	GOFLAGS="$(TESTFLAGS)" go test -race -timeout 60m ./election ./partition ./registry ./relayer/... ./internal/chaos
 
 .PHONY: long
-long: ## what takes minutes: fixed seeds, each fault alone, every figure, the largest blocks
-	GOFLAGS="$(TESTFLAGS)" go test -tags long -run '^(TestFixed|TestDrill|TestEveryFigure|TestLargeBlocks)' -timeout 60m \
-	  ./internal/chaos ./internal/bench ./relayer/chain
+long: ## what takes minutes: fixed seeds, each fault alone, every figure, the largest blocks, lies beside none and two
+	GOFLAGS="$(TESTFLAGS)" go test -tags long -timeout 60m \
+	  -run '^(TestFixed|TestDrill|TestEveryFigure|TestLargeBlocks|TestLiesDuring)' \
+	  ./internal/chaos ./internal/bench ./relayer/chain ./cmd/escrow-relayer
 
 .PHONY: browser
 browser: ## the status page in a headless Chromium
