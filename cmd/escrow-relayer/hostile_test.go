@@ -93,9 +93,10 @@ func lies(mode faults.Mode) func(*world, *faults.Node, int) []*faults.Injected {
 // honestBeside are the numbers of honest endpoints beside one that lies. With the tag long the others are tried.
 var honestBeside = []int{1}
 
-// One endpoint lies while slots change hands, or after a restart, when the process knows nothing of it yet: about blocks
-// that were mined while nobody served the slots. Exactly what the chain has is published; where no other endpoint is
-// there, once the lie has ended. An endpoint that contradicts itself is set aside by its name, also by the next process.
+// One endpoint lies while slots change hands, or after a restart, when the process knows nothing of it yet: about
+// blocks that were mined while nobody served the slots. Exactly what the chain has is published; where no other
+// endpoint is there, once the lie has ended. An endpoint that contradicts itself is set aside by its name, also by the
+// next process.
 func TestLiesDuringTakeoverAndRestart(t *testing.T) {
 	t.Parallel()
 	for name, lie := range map[string]func(*world, *faults.Node, int) []*faults.Injected{
