@@ -130,7 +130,7 @@ func (runs backfillRuns) figures(o *Options) []Figure {
 		share("backfill.published.slot", 0.5, runs[way{"slot", false}.name("published")]),
 		share("backfill.drained.escrow", 0, runs[way{"escrow", true}.name("published")]),
 		share("backfill.drained.slot", 0, runs[way{"slot", true}.name("published")]),
-		o.atMost("backfill.peak", "MiB", 120, Quantile(runs["peak"], 0.5), runs["peak"]),
+		o.atMost("backfill.peak", "MiB", 140, Quantile(runs["peak"], 0.5), runs["peak"]),
 		o.atMost("backfill.wal", "bytes/event", 0, Quantile(runs["wal"], 0.5), runs["wal"]),
 	}
 }
