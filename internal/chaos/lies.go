@@ -40,12 +40,13 @@ func (p *Plan) extend() {
 // lyingPlan is a short run whose one fault is a way to deceive.
 func lyingPlan(way int) Plan {
 	p := Groups()[0].Plan(false)
-	p.Length, p.Faults = 8*time.Second, []Fault{{Kind: NodeLies, N: way, At: sec, For: 6 * sec}}
+	p.Length, p.Faults = 8*time.Second, []Fault{{Kind: NodeLies, N: way, At: sec, For: 6 * sec, Keep: true}}
 
 	return p
 }
 
-// lie has the first endpoint deceive for the time of the fault, and says how often it did.
+// lie has the first endpoint deceive for the time of the fault, with Keep until it was asked at least, and says how
+// often it did.
 func (r *run) lie(ctx context.Context, f Fault) error {
 	c, err := ethclient.DialContext(ctx, r.chain.HTTP())
 	if err != nil {
@@ -54,16 +55,22 @@ func (r *run) lie(ctx context.Context, f Fault) error {
 	defer c.Close()
 
 	var told []*faults.Injected
-	defer func() {
-		hits := 0
+	hits := func() (n int) {
 		for _, l := range told {
-			l.Remove()
-			hits += l.Hits()
+			n += l.Hits()
 		}
 
-		r.saw("%s %v: %d answers", f.Kind, lies[f.N], hits)
+		return n
+	}
+	defer func() {
+		for _, l := range told {
+			l.Remove()
+		}
+
+		r.saw("%s %v: %d answers", f.Kind, lies[f.N], hits())
 	}()
-	for begun, lied := time.Now(), uint64(0); time.Since(begun) < f.For; {
+	begun, lied := time.Now(), uint64(0)
+	for time.Since(begun) < f.For || f.Keep && hits() == 0 && time.Since(begun) < settleTimeout {
 		head, logs, err := r.forge(ctx, c)
 		if err != nil {
 			return err
