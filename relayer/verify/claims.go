@@ -9,6 +9,7 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/core/types"
 
+	"github.com/fusion-prime/escrow-relayer/registry"
 	"github.com/fusion-prime/escrow-relayer/relayer/chain"
 	"github.com/fusion-prime/escrow-relayer/relayer/chain/endpoint"
 	"github.com/fusion-prime/escrow-relayer/relayer/contract"
@@ -16,12 +17,39 @@ import (
 
 // claims are what two endpoints say of a batch's blocks, and what is proved of them.
 type claims struct {
-	v      *Verifier
-	filter *chain.Filter
-	other  []types.Log // what the second endpoint has
-	by     *endpoint.Node
-	proved map[uint64]chain.Header // not Proved: it could not be
-	lies   []func(context.Context) // what was said otherwise than proved, until blame
+	v         *Verifier
+	filter    *chain.Filter
+	factories *registry.Followed // as when the filter was made
+	other     []types.Log        // what the second endpoint has
+	by        *endpoint.Node
+	proved    map[uint64]chain.Header // not Proved: it could not be
+	lies      []func(context.Context) // what was said otherwise than proved, until blame
+}
+
+// decode returns the events of logs that are of the ABI, without deployments by other factories.
+func (c *claims) decode(logs []types.Log) (events []contract.Event, err error) {
+	for i := range logs {
+		e, err := c.v.cfg.ABI.Decode(&logs[i])
+		switch {
+		case errors.Is(err, contract.ErrForeign):
+		case err != nil:
+			return nil, err
+		case e.Name != contract.Deployed || c.factories.Has(e.Emitter, e.BlockNumber):
+			events = append(events, e)
+		}
+	}
+
+	return events, nil
+}
+
+// asked are the stored events that the reading would have. The rest was stored meanwhile, as a factory was added: its
+// deployments, and what its escrows have emitted. Once its past is stored, the second reading begins again there.
+func (c *claims) asked(stored []contract.Event) []contract.Event {
+	now := c.v.cfg.Factories.Addresses() // after stored was read
+	return slices.DeleteFunc(stored, func(e contract.Event) bool {
+		return !c.filter.Names(e.Emitter) || e.Name == contract.Deployed && slices.Contains(now, e.Emitter) &&
+			!c.factories.Has(e.Emitter, e.BlockNumber)
+	})
 }
 
 // blame sets the endpoints aside that said otherwise than was proved. That is after all of the batch is proved: it
@@ -81,7 +109,7 @@ func (c *claims) settle(ctx context.Context, batch *chain.Batch) (unnamed []comm
 		return nil, err
 	}
 
-	events, err := c.v.decode(batch.Logs)
+	events, err := c.decode(batch.Logs)
 	for i := range events {
 		if e := &events[i]; e.Name == contract.Deployed && !c.filter.Names(e.Escrow) {
 			unnamed = append(unnamed, e.Escrow)
@@ -95,12 +123,12 @@ func (c *claims) settle(ctx context.Context, batch *chain.Batch) (unnamed []comm
 // far as the chain's can be.
 func (c *claims) compare(ctx context.Context, batch *chain.Batch) ([]Difference, error) {
 	for {
-		events, err := c.v.decode(batch.Logs)
+		events, err := c.decode(batch.Logs)
 		if err != nil {
 			return nil, err
 		}
 
-		found, err := c.v.compare(ctx, batch, events, c.proved)
+		found, err := c.differences(ctx, batch, events)
 		if err != nil {
 			return nil, err
 		}

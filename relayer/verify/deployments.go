@@ -27,7 +27,7 @@ const (
 
 // countAll tests that the deployments of a batch are all that the factories' nonces count.
 func (c *claims) countAll(ctx context.Context, batch *chain.Batch) error {
-	for _, f := range c.v.cfg.Factories.List() {
+	for _, f := range c.factories.List() {
 		if c.v.counts[f.Address] == OtherCreated || !f.Follows(batch.From) || !f.Follows(batch.To) {
 			continue
 		}

@@ -211,7 +211,7 @@ func (v *Verifier) once(ctx context.Context, epoch int64) error {
 // supply stores what a batch of one endpoint has and the database lacks, where it is proved. What is
 // before the batch is verified, and no more.
 func (v *Verifier) supply(ctx context.Context, epoch int64, span ledger.Verifiable, batch *chain.Batch) error {
-	c := &claims{v: v, filter: batch.Filter, proved: map[uint64]chain.Header{}}
+	c := &claims{v: v, filter: batch.Filter, factories: v.factories(), proved: map[uint64]chain.Header{}}
 	defer c.blame(ctx)
 	found, err := c.compare(ctx, batch)
 	if err != nil {
@@ -341,7 +341,8 @@ func (v *Verifier) parts(ctx context.Context, from, to int64) iter.Seq2[part, er
 	return func(yield func(part, error) bool) {
 		var deployed []common.Address // found in what was read, and missing in the database
 		for from <= to {
-			filter, last, err := v.filter(ctx, from, to, deployed)
+			factories := v.factories()
+			filter, last, err := v.filter(ctx, from, to, append(factories.Addresses(), deployed...))
 			if err != nil {
 				yield(part{}, err)
 				return
@@ -351,7 +352,7 @@ func (v *Verifier) parts(ctx context.Context, from, to int64) iter.Seq2[part, er
 				var p part
 				var unnamed []common.Address
 				if err == nil {
-					p, unnamed, err = v.part(ctx, &batch, filter)
+					p, unnamed, err = v.part(ctx, &batch, filter, factories)
 				}
 
 				if len(unnamed) > 0 { // the rest is read again, with them
@@ -375,9 +376,9 @@ func (v *Verifier) parts(ctx context.Context, from, to int64) iter.Seq2[part, er
 
 // part reads a batch from a second endpoint and compares what is true of both with the database, unless
 // there are deployments of contracts outside the filter: then it returns those.
-func (v *Verifier) part(ctx context.Context, batch *chain.Batch,
-	filter *chain.Filter) (p part, unnamed []common.Address, err error) {
-	c := &claims{v: v, filter: filter, proved: map[uint64]chain.Header{}}
+func (v *Verifier) part(ctx context.Context, batch *chain.Batch, filter *chain.Filter,
+	factories *registry.Followed) (p part, unnamed []common.Address, err error) {
+	c := &claims{v: v, filter: filter, factories: factories, proved: map[uint64]chain.Header{}}
 	defer c.blame(ctx)
 	if err := c.second(ctx, batch); err != nil {
 		return part{alone: batch}, nil, err
@@ -396,9 +397,14 @@ func (v *Verifier) part(ctx context.Context, batch *chain.Batch,
 // ended before most of the range.
 const atOnce = 10_000
 
-// filter is how the logs of blocks from..last are asked for: of the factories and the escrows that may
+// factories are those of this moment. What is read with them is also judged by them.
+func (v *Verifier) factories() *registry.Followed {
+	return registry.NewFollowed(v.cfg.Factories.List()...)
+}
+
+// filter is how the logs of blocks from..last are asked for: of some contracts and the escrows that may
 // have emitted something, where there are so few of them that naming them costs less than topics.
-func (v *Verifier) filter(ctx context.Context, from, to int64, deployed []common.Address) (f *chain.Filter,
+func (v *Verifier) filter(ctx context.Context, from, to int64, others []common.Address) (f *chain.Filter,
 	last int64, err error) {
 	f = &chain.Filter{Topics: v.cfg.ABI.Topics()}
 	most := v.cfg.Filters.Most()
@@ -409,32 +415,15 @@ func (v *Verifier) filter(ctx context.Context, from, to int64, deployed []common
 	last = min(to, from+atOnce-1)
 	list, err := v.cfg.Ledger.Emitters(ctx, from, last, most+1)
 	if err == nil && len(list) <= most {
-		f.Addresses = append(append(list, deployed...), v.cfg.Factories.Addresses()...)
+		f.Addresses = append(list, others...)
 	}
 
 	return f, last, err
 }
 
-// decode returns the events of logs that are of the ABI, without deployments by other factories.
-func (v *Verifier) decode(logs []types.Log) (events []contract.Event, err error) {
-	for i := range logs {
-		e, err := v.cfg.ABI.Decode(&logs[i])
-		switch {
-		case errors.Is(err, contract.ErrForeign):
-		case err != nil:
-			return nil, err
-		case e.Name != contract.Deployed || v.cfg.Factories.Has(e.Emitter, e.BlockNumber):
-			events = append(events, e)
-		}
-	}
-
-	return events, nil
-}
-
-// compare returns how the events of a batch differ from what is stored. proved are the blocks with
-// logs that are proved to be all.
-func (v *Verifier) compare(ctx context.Context, batch *chain.Batch, events []contract.Event,
-	proved map[uint64]chain.Header) ([]Difference, error) {
+// differences returns how the events of a batch differ from what is stored.
+func (c *claims) differences(ctx context.Context, batch *chain.Batch, events []contract.Event) ([]Difference, error) {
+	v := c.v
 	// The deployments of this very batch may be missing too: their escrows count as known.
 	known := map[common.Address]bool{}
 	var unknown []common.Address
@@ -456,6 +445,7 @@ func (v *Verifier) compare(ctx context.Context, batch *chain.Batch, events []con
 		return nil, err
 	}
 
+	stored = c.asked(stored)
 	ours := func(e *contract.Event) bool { return known[e.Escrow] || registered[e.Escrow] }
 	foreign := 0
 	for i := range events {
@@ -466,13 +456,13 @@ func (v *Verifier) compare(ctx context.Context, batch *chain.Batch, events []con
 
 	v.cfg.Filters.Learn(batch, foreign)
 	hashes := blockHashes(batch.Logs)
-	for n, h := range proved {
+	for n, h := range c.proved {
 		hashes[n] = h.Hash
 	}
 
 	found := differences(events, stored, ours, hashes)
 	for i := range found {
-		if d := &found[i]; d.Kind == Extra && proved[d.Stored.BlockNumber].Proved {
+		if d := &found[i]; d.Kind == Extra && c.proved[d.Stored.BlockNumber].Proved {
 			d.Kind, d.Why = Differing, fmt.Sprintf("the receipts of block %s prove that it is not there", d.Stored.BlockHash)
 		}
 	}

@@ -42,6 +42,7 @@ type twoNodes struct {
 	indexed   uint64 // neither has logs below this block
 	withheld  error  // what there is instead of a proof
 	refuted   bool   // one of them is set aside, and one alone cannot tell which block is the chain's
+	meanwhile func() // before the second reading; nil: nothing
 	refuses   int    // readings that the second node refuses, since it wants addresses named: then it is not asked
 }
 
@@ -54,6 +55,10 @@ func (n *twoNodes) Read(_ context.Context, from, to uint64, f *chain.Filter) ite
 }
 
 func (n *twoNodes) ReadOther(_ context.Context, b chain.Batch) iter.Seq2[chain.Batch, error] {
+	if n.meanwhile != nil {
+		n.meanwhile()
+	}
+
 	if n.alone {
 		return func(yield func(chain.Batch, error) bool) { yield(chain.Batch{}, chain.ErrUnavailable) }
 	}
@@ -258,6 +263,31 @@ func eitherNodeMayLie(t *testing.T, mode watch.FilterMode, named bool) {
 		_, err = led.CommitSlots(ctx, ledger.SlotCommit{Epoch: 1, From: at, To: at})
 		require.NoError(t, err)
 	}
+
+	t.Run("what an added factory has is not judged before its past is read", func(t *testing.T) {
+		owner()
+		f.Exec(`delete from late_escrows`)
+		added := registry.Factory{Address: d.Factory, Past: int64(head), Until: int64(head) + 1}
+		for name, change := range map[string]func(*registry.Followed) func(){
+			"its past is being read": func(f *registry.Followed) func() { f.Set([]registry.Factory{added}); return nil },
+			"it is added between the readings": func(f *registry.Followed) func() {
+				return func() { f.Set([]registry.Factory{added}) }
+			},
+			"its past was read between the readings": func(f *registry.Followed) func() {
+				return func() { f.Set([]registry.Factory{{Address: d.Factory}}) }
+			},
+		} {
+			changing := registry.NewFollowed(registry.Factory{Address: common.Address{1}})
+			nodes := &twoNodes{chain: c, logs: logs, head: head, named: named, meanwhile: change(changing)}
+			v := New(Config{Source: nodes, Filters: filters.Again(), Ledger: led, ABI: abi, Factories: changing,
+				Every: time.Second, Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
+				Metrics: NewMetrics(prometheus.NewRegistry())})
+			require.NoError(t, v.Compare(ctx, int64(d.Block), int64(head), func(_, _ int64, found []Difference) error {
+				require.Empty(t, found, name)
+				return nil
+			}))
+		}
+	})
 
 	t.Run("what differs is retracted, and what the chain has is published", func(t *testing.T) {
 		owner()
