@@ -96,7 +96,11 @@ func startBackend(addr string, alloc types.GenesisAlloc, o Options) (b *simulate
 	}
 
 	defer func() {
-		if p := recover(); p != nil {
+		switch p := recover().(type) {
+		case nil:
+		case error: // another process may have taken the port just now
+			err = p
+		default:
 			err = fmt.Errorf("%v", p)
 		}
 	}()
