@@ -35,8 +35,8 @@ func TestTenThousandConnections(t *testing.T) {
 
 	// Twice as many as there are places for stay open: a process may have few files.
 	const addresses, each, open = 40, 250, 25
-	begun := "POST /commands HTTP/1.1\r\nHost: relayer\r\nContent-Type: application/json\r\nContent-Length: 261120\r\n\r\n" +
-		`{"commands":["` + strings.Repeat("a", 200<<10)
+	begun := "POST /commands HTTP/1.1\r\nHost: relayer\r\nContent-Type: application/json\r\n" +
+		"Content-Length: 261120\r\n\r\n" + `{"commands":["` + strings.Repeat("a", 200<<10)
 	var g errgroup.Group
 	for i := range addresses {
 		from := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 1, byte(i+1))}, Timeout: time.Minute}

@@ -336,7 +336,8 @@ func TestDoctorOfAnOperator(t *testing.T) {
 	require.Equal(t, 1, code, out)
 	require.Contains(t, out, "WRONG   database tasks        status, locks, plan wait")
 
-	exec(`insert into factories (chain_id, id, address, start_block) values (1337, 1, '\xaa00000000000000000000000000000000000000', 9)`)
+	exec(`insert into factories (chain_id, id, address, start_block)
+		values (1337, 1, '\xaa00000000000000000000000000000000000000', 9)`)
 	const id = "0x00000000000000000000000000000000000000000000000000000000000000aa"
 	const sender = "0x00000000000000000000000000000000000000aa"
 	commands := map[string][]string{

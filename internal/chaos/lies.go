@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math/big"
-	"math/rand/v2"
 	"time"
 
 	"github.com/ethereum/go-ethereum"
@@ -15,26 +14,11 @@ import (
 	"github.com/fusion-prime/escrow-relayer/internal/faults"
 )
 
-// NodeLies is a first endpoint that deceives in way N of lies, from the next block on. The other one may fail
-// meanwhile: what is published is proved, whoever says it.
-const NodeLies Kind = "node-lies"
-
-// lies are the ways to deceive. Events are invented in two places at once: whoever reads one of them alone sees a
-// block that contradicts itself. Fork is not among them: of two endpoints that name different chains neither is proved.
+// lies are the ways in which NodeLies deceives. Events are invented in two places at once: each alone makes a block that
+// contradicts itself. Fork is not among them: of two endpoints that name different chains neither is proved.
 var lies = [][]faults.Mode{
 	{faults.Bits, faults.Receipts}, {faults.Changed}, {faults.Withheld}, {faults.Blank}, {faults.Repeated},
 	{faults.Hidden}, {faults.Unindexed}, {faults.Odd},
-}
-
-// extend adds NodeLies to one plan of six, and has every other fleet beside which there is a second chain follow both.
-// It draws from a source of its own: the rest of a plan is what its seed has always meant.
-func (p *Plan) extend() {
-	r := rand.New(rand.NewPCG(p.Seed, 0x11e5))
-	p.Shared = r.IntN(2) == 0 && p.Second && !p.Has(LateStart) // which the fleet is asked for at first, by variables
-	if r.IntN(6) == 0 {
-		p.Faults = append(p.Faults, Fault{Kind: NodeLies, At: time.Duration(r.Int64N(int64(p.Length / 2))),
-			N: r.IntN(len(lies)), For: 2*time.Second + time.Duration(r.Int64N(int64(4*time.Second)))})
-	}
 }
 
 // lyingPlan is a short run whose one fault is a way to deceive.

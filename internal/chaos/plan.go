@@ -58,6 +58,8 @@ const (
 	NodeStands    Kind = "node-stands"  // in plans with FINALITY=safe: its safe block stays where it is
 	NodeBatch     Kind = "node-batch"   // batches of more than N items are refused
 	NodeRate      Kind = "node-rate"    // N items per second
+	// The first endpoint deceives in way N of lies, from the next block on; the other one may fail meanwhile.
+	NodeLies Kind = "node-lies"
 	// Of WebSockets: they answer pings only; their subscriptions are silent; they are closed every second.
 	NodeDeaf   Kind = "node-deaf"
 	NodeMute   Kind = "node-mute"
@@ -284,6 +286,17 @@ func NewPlan(seed uint64) Plan {
 	slices.SortFunc(p.Faults, func(a, b Fault) int { return int(a.At - b.At) })
 
 	return p
+}
+
+// extend adds NodeLies to one plan of six, and has every other fleet beside which there is a second chain follow both.
+// It draws from a source of its own: the rest of a plan is what its seed has always meant.
+func (p *Plan) extend() {
+	r := rand.New(rand.NewPCG(p.Seed, 0x11e5))
+	p.Shared = r.IntN(2) == 0 && p.Second && !p.Has(LateStart) // which the fleet is asked for at first, by variables
+	if r.IntN(6) == 0 {
+		p.Faults = append(p.Faults, Fault{Kind: NodeLies, At: time.Duration(r.Int64N(int64(p.Length / 2))),
+			N: r.IntN(len(lies)), For: 2*time.Second + time.Duration(r.Int64N(int64(4*time.Second)))})
+	}
 }
 
 // kindsToChooseFrom are the kinds that the faults of a plan are chosen from. Some kinds are in few

@@ -102,7 +102,8 @@ const selectLeadership = `
 	select now(), l.chain_id is not null, coalesce(l.instance_id, ''), coalesce(l.epoch, 0), l.since, l.last_heartbeat,
 	       coalesce(l.next_block, 0), l.block_time, coalesce(l.verified_block, 0), coalesce(l.start_block, 0),
 	       coalesce((select string_agg(hex(f.address), ',' order by f.id) from factories f where f.chain_id = $1), ''),
-	       coalesce((select sum(f.until_block - f.past_block)::bigint from factories f where f.chain_id = $1), 0), coalesce(l.lock_key, 0),
+	       coalesce((select sum(f.until_block - f.past_block)::bigint from factories f where f.chain_id = $1), 0),
+	       coalesce(l.lock_key, 0),
 	       pg_is_in_recovery() or exists (select from pg_settings where name = 'default_transaction_read_only'
 	         and setting = 'on' and source in ('configuration file', 'database', 'global', 'command line'))
 	from (select $1::bigint as chain_id) c left join leadership l using (chain_id)`

@@ -45,7 +45,7 @@ func (c *claims) decode(logs []types.Log) (events []contract.Event, err error) {
 // asked are the stored events that the reading would have. The rest was stored meanwhile, as a factory was added: its
 // deployments, and what its escrows have emitted. Once its past is stored, the second reading begins again there.
 func (c *claims) asked(stored []contract.Event) []contract.Event {
-	now := c.v.cfg.Factories.Addresses() // after stored was read
+	now := c.v.cfg.Factories.Addresses() // after stored was read: the leader stores what it follows
 	return slices.DeleteFunc(stored, func(e contract.Event) bool {
 		return !c.filter.Names(e.Emitter) || e.Name == contract.Deployed && slices.Contains(now, e.Emitter) &&
 			!c.factories.Has(e.Emitter, e.BlockNumber)
@@ -84,8 +84,8 @@ func (c *claims) read(ctx context.Context, batch *chain.Batch) error {
 }
 
 // settle makes the batch's logs what is true of both readings: blocks on which they differ are proved, and
-// those with deployments that contradict the factory's nonce. It
-// returns contracts that were deployed and that the filter does not name.
+// those with deployments that contradict the factory's nonce. It returns contracts that were deployed and that
+// the filter does not name.
 func (c *claims) settle(ctx context.Context, batch *chain.Batch) (unnamed []common.Address, err error) {
 	mine, theirs := chain.ByBlock(batch.Logs), chain.ByBlock(c.other)
 	numbers := map[uint64]bool{}
