@@ -14,8 +14,8 @@ import (
 	"github.com/fusion-prime/escrow-relayer/internal/faults"
 )
 
-// lies are the ways in which NodeLies deceives. Events are invented in two places at once: each alone makes a block that
-// contradicts itself. Fork is not among them: of two endpoints that name different chains neither is proved.
+// lies are the ways in which NodeLies deceives. Events are invented in two places at once: each alone makes a block
+// that contradicts itself. Fork is not among them: of two endpoints that name different chains neither is proved.
 var lies = [][]faults.Mode{
 	{faults.Bits, faults.Receipts}, {faults.Changed}, {faults.Withheld}, {faults.Blank}, {faults.Repeated},
 	{faults.Hidden}, {faults.Unindexed}, {faults.Odd},
