@@ -6,6 +6,7 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unkn
 COMMIT ?= $(shell git rev-parse HEAD 2>/dev/null || echo unknown)
 DATE ?= $(shell TZ=UTC git show -s --format=%cd --date=format-local:%Y-%m-%dT%H:%M:%SZ HEAD 2>/dev/null || echo unknown)
 GOLANGCI_LINT := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
+CRANE := github.com/google/go-containerregistry/cmd/crane@v0.22.1
 ACTIONLINT := github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
 GO_SOURCES := $(shell git ls-files '*.go' 2>/dev/null)
 
@@ -100,8 +101,23 @@ drill: ## each fault alone, one after the other, and how long the fleet takes to
 outage: ## what pages in real outages: a real Prometheus, real processes, real time, and that broken rules are told (needs the program prometheus; a quarter of an hour)
 	OUTAGE_FACTOR=1 go test -tags outage -run 'TestOutages|TestBrokenRulesAreTold' -count=1 -v -timeout 60m ./deploy
 
+.PHONY: image
+image: ## the image for Linux (ARCH=amd64 or arm64; default: this machine's), in bin/image.tar, without Docker
+	@mkdir -p bin
+	go run ./internal/release/cmd/release -image bin/image.tar -only linux/$(or $(ARCH),$(shell go env GOARCH))
+
+.PHONY: push
+push: image ## the same to a registry, with Docker's credentials: IMAGE=REGISTRY/NAME:TAG; prints its digest
+	go run $(CRANE) push bin/image.tar $(IMAGE)
+
+.PHONY: compose
+compose: image ## a local fleet with Prometheus and Grafana (needs docker compose)
+	@test -e deploy/compose/.env || (umask 077; echo POSTGRES_PASSWORD=$$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n') >deploy/compose/.env)
+	docker load -i bin/image.tar
+	docker compose -f deploy/compose/compose.yaml up $(ARGS)
+
 .PHONY: release
-release: ## archives for linux and darwin, checksums and SBOMs, in dist; built twice and compared (ARGS="-only linux/amd64")
+release: ## archives, image, Helm chart, SBOMs and checksums, in dist; built twice and compared (ARGS="-only linux/amd64")
 	go run ./internal/release/cmd/release -out dist -verify $(ARGS)
 
 .PHONY: notices

@@ -119,7 +119,7 @@ func pretend(file, program string, args []string) int {
 		c.Log = append(c.Log, program+" "+strings.Join(args, " "))
 		err = map[string]func([]string) error{
 			"gcloud": c.gcloud, "terraform": c.terraform, "cloud-sql-proxy": c.sqlProxy, "escrow-relayer": c.relayer,
-			"set-tfvars": setTfvars, "psql": c.psql, "docker": c.docker, "make": makeBuild, "git": gitDescribe,
+			"set-tfvars": setTfvars, "psql": c.psql, "make": c.make, "git": gitDescribe,
 		}[program](args)
 	}
 
@@ -271,47 +271,33 @@ func (c *cloud) configureDocker(args []string) error {
 	return nil
 }
 
-// docker builds the image and pushes it.
-func (c *cloud) docker(args []string) error {
-	if len(args) < 3 || args[0] != "buildx" || args[1] != "build" || args[len(args)-1] != "." {
-		return refuse("docker %q", args)
+// make is `make build`, or `make push`, which builds the image and pushes it. Both need the repository's root.
+func (c *cloud) make(args []string) error {
+	if _, err := os.Stat("go.mod"); err != nil {
+		return refuse("the folder is not the repository's root: %v", err)
 	}
 
-	args = slices.Clone(args[2 : len(args)-1])
-	for i, a := range args {
-		switch a { // as parsed reads them
-		case "-f":
-			args[i] = "--file"
-		case "-t":
-			args[i] = "--tag"
-		}
+	if slices.Equal(args, []string{"build"}) {
+		return nil
 	}
 
-	f, _, err := parsed(args, "file=", "tag=", "platform=", "push")
-	if err != nil {
-		return err
+	if len(args) != 3 || args[0] != "push" || args[1] != "ARCH=amd64" { // which Cloud Run runs
+		return refuse("make %q", args)
 	}
 
-	for _, file := range []string{f["file"], "go.mod"} {
-		if _, err := os.Stat(file); err != nil {
-			return refuse("the folder is not the repository's root: %v", err)
-		}
-	}
-
-	host, _, _ := strings.Cut(f["tag"], "/")
-	name, tag, _ := strings.Cut(f["tag"], ":")
+	image, ok := strings.CutPrefix(args[2], "IMAGE=")
+	host, _, _ := strings.Cut(image, "/")
+	name, tag, _ := strings.Cut(image, ":")
 	switch {
-	case f["platform"] != "linux/amd64":
-		return refuse("Cloud Run does not run an image for %q", f["platform"])
-	case tag == "":
-		return refuse("invalid reference format: %q", f["tag"])
-	case f["push"] != "" && !slices.Contains(c.Pushable, host):
+	case !ok || tag == "":
+		return refuse("invalid reference format: %q", image)
+	case !slices.Contains(c.Pushable, host):
 		return refuse("denied: Unauthenticated request to %s", host)
-	case f["push"] != "" && !slices.Contains(c.Repositories, filepath.Dir(name)):
+	case !slices.Contains(c.Repositories, filepath.Dir(name)):
 		return refuse("name unknown: Repository %q not found", filepath.Dir(name))
-	case f["push"] != "":
-		c.Images = append(c.Images, f["tag"])
 	}
+
+	c.Images = append(c.Images, image)
 
 	return nil
 }
@@ -395,15 +381,6 @@ func (c *cloud) subscriptions(args []string) error {
 		s.Consumers = f["member"]
 	default:
 		return refuse("Resource not found, or it exists already: %q", args)
-	}
-
-	return nil
-}
-
-// makeBuild is `make build`, which needs the repository's root.
-func makeBuild(args []string) error {
-	if _, err := os.Stat("Makefile"); err != nil || !slices.Equal(args, []string{"build"}) {
-		return refuse("%q: %v", args, err)
 	}
 
 	return nil

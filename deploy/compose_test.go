@@ -31,7 +31,6 @@ type composeFile struct {
 
 type composeService struct {
 	Image           string                                `yaml:"image"`
-	Build           struct{ Context, Dockerfile string }  `yaml:"build"`
 	Entrypoint      []string                              `yaml:"entrypoint"`
 	Command         []string                              `yaml:"command"`
 	Environment     map[string]string                     `yaml:"environment"`
@@ -89,6 +88,10 @@ func TestCompose(t *testing.T) {
 		require.True(t, f.Services[name].ReadOnly)
 		require.Equal(t, []string{"./chains.yaml:" + env["CONFIG_FILE"] + ":ro"}, f.Services[name].Volumes)
 		env["CONFIG_FILE"] = "compose/chains.yaml"
+		password := "${POSTGRES_PASSWORD" // which make compose generates
+		require.Contains(t, env["DATABASE_URL"], password)
+		require.Contains(t, f.Services["postgres"].Environment["POSTGRES_PASSWORD"], password)
+		env["DATABASE_URL"] = regexp.MustCompile(`\$\{.*\}`).ReplaceAllString(env["DATABASE_URL"], "secret")
 		all, err := config.Chains(env, config.Load)
 		require.NoError(t, err)
 		require.Len(t, all, 2)

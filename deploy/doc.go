@@ -1,9 +1,8 @@
 // Package deploy is everything that a platform team needs to run the relayer, and the tests that keep it true.
 //
-//	Dockerfile         the image
 //	cloudrun           one Cloud Run service per partition: template, embedded here; Manifests fills it in
 //	terraform          topics, database, services, accounts, secrets, alerting on Google Cloud
-//	kubernetes         a StatefulSet, or a Deployment with automatic partition numbers
+//	chart              a Helm chart for Kubernetes
 //	compose            a local fleet with everything around it
 //	prometheus         alerts and their unit tests; metrics.md documents what they may use
 //	grafana            the dashboard

@@ -18,7 +18,7 @@ func TestFirstDeploymentWordForWord(t *testing.T) {
 	const page = "README.md"
 	w := emptyWalk(t)
 	w.sh(w.block(page, "gcloud config set project"))
-	image := w.block(page, "docker buildx build")
+	image := w.block(page, "make push")
 	_, withoutAPIs, ok := strings.Cut(image, "\n")
 	require.True(t, ok)
 	w.refused(withoutAPIs, "artifactregistry.googleapis.com] not enabled")

@@ -43,7 +43,7 @@ func emptyWalk(t *testing.T) *walk {
 	self, err := os.Executable()
 	require.NoError(t, err)
 	for _, program := range []string{"gcloud", "terraform", "cloud-sql-proxy", "escrow-relayer", "set-tfvars", "psql",
-		"docker", "make", "git"} {
+		"make", "git"} {
 		require.NoError(t, os.Symlink(self, filepath.Join(bin, program)))
 	}
 
@@ -51,7 +51,7 @@ func emptyWalk(t *testing.T) *walk {
 	require.NoError(t, err)
 	files, err := filepath.Glob("terraform/*.tf*")
 	require.NoError(t, err)
-	for _, name := range append(files, "scale.sh", "Dockerfile", "../Makefile", "../go.mod") {
+	for _, name := range append(files, "scale.sh", "../Makefile", "../go.mod") {
 		require.NoError(t, os.Symlink(filepath.Join(here, name), filepath.Join(w.root, "deploy", name)))
 	}
 

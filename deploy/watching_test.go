@@ -334,14 +334,6 @@ func TestAlertFilesAreWhatTheTemplateSays(t *testing.T) {
 		golden(t, name, text)
 	}
 
-	for name, chain := range map[string]int64{
-		"components/prometheus-operator": 11155111, "overlays/chains": 8453,
-	} {
-		rule, err := PrometheusRule(Fleet{Chain: chain})
-		require.NoError(t, err)
-		golden(t, "kubernetes/"+name+"/prometheusrule.yaml", rule)
-	}
-
 	whole, one := Fleet{1, ""}, Fleet{1, "a"}
 	for _, fleets := range [][]Fleet{nil, {whole, whole}, {one, one}, {one, whole}, {whole, one}} {
 		_, err := Alerts(fleets...)

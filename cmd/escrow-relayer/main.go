@@ -17,7 +17,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
 )
 
-// version, commit and date (of the commit) are set by the Makefile, the image and a release.
+// version, commit and date (of the commit) are set by the Makefile and a release.
 // Otherwise the values that Go puts into every binary are used.
 var version, commit, date string
 

@@ -8,6 +8,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"os/exec"
@@ -15,6 +16,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
 )
 
 // Source is the commit that is released.
@@ -26,7 +29,7 @@ type Source struct {
 // ErrDirty means that the tree is not what the commit says.
 var ErrDirty = errors.New("the tree has changes: commit them, or the release is of no commit")
 
-// ReadSource asks git. A tree with changes is ErrDirty.
+// ReadSource asks git. A tree with changes is ErrDirty, and its version says so.
 func ReadSource(ctx context.Context, root string) (s Source, err error) {
 	git := func(args ...string) string {
 		cmd := exec.CommandContext(ctx, "git", args...)
@@ -38,14 +41,10 @@ func ReadSource(ctx context.Context, root string) (s Source, err error) {
 
 		return strings.TrimSpace(string(out))
 	}
-	s = Source{Root: root, Version: git("describe", "--tags", "--always"), Commit: git("rev-parse", "HEAD")}
+	s = Source{Root: root, Version: git("describe", "--tags", "--always", "--dirty"), Commit: git("rev-parse", "HEAD")}
 	when, status := git("show", "-s", "--format=%cI", "HEAD"), git("status", "--porcelain")
 	if err != nil {
 		return s, err
-	}
-
-	if status != "" {
-		return s, ErrDirty
 	}
 
 	if s.Time, err = time.Parse(time.RFC3339, when); err != nil {
@@ -53,6 +52,9 @@ func ReadSource(ctx context.Context, root string) (s Source, err error) {
 	}
 
 	s.Time = s.Time.UTC()
+	if status != "" {
+		return s, ErrDirty
+	}
 
 	return s, nil
 }
@@ -71,102 +73,169 @@ func (s *Source) Build(ctx context.Context, p Platform, out string) error {
 	return nil
 }
 
-// Name of a platform's archive, without .tar.gz.
-func (s *Source) Name(p Platform) string {
+// name of what is made of the source, for one platform.
+func (s *Source) name(p Platform) string {
 	return fmt.Sprintf("escrow-relayer_%s_%s_%s", s.Version, p.OS, p.Arch)
 }
 
-// Make writes the archives of some platforms, an SBOM for each and SHA256SUMS into a folder.
-func (s *Source) Make(ctx context.Context, out string, platforms ...Platform) error {
+// Make writes into a folder: for each platform an archive and an SBOM; of the Linux ones an image; the Helm chart; and
+// SHA256SUMS of all of them, whose text it returns.
+func (s *Source) Make(ctx context.Context, out string, platforms ...Platform) (string, error) {
 	if err := os.MkdirAll(out, 0o755); err != nil {
-		return err
+		return "", err
 	}
 
-	sums := map[string][]byte{}
+	chart, err := s.chart()
+	if err != nil {
+		return "", err
+	}
+
+	made := map[string][]byte{"escrow-relayer-" + s.semantic() + ".tgz": chart}
+	var images []mutate.IndexAddendum
 	for _, p := range platforms {
-		modules, err := Modules(ctx, s.Root, p)
+		b, err := s.build(ctx, p)
 		if err != nil {
-			return err
+			return "", err
 		}
 
-		parts, err := SBOM(modules, s.Version, s.Time)
+		archive, err := s.archive(s.name(p), slices.Concat(b.program, b.papers, b.operation))
 		if err != nil {
-			return err
+			return "", err
 		}
 
-		archive, err := s.archive(ctx, p, parts)
-		if err != nil {
-			return err
+		made[s.name(p)+".tar.gz"], made[s.name(p)+".cdx.json"] = archive, b.parts
+		if p.OS != "linux" {
+			continue
 		}
 
-		sums[s.Name(p)+".tar.gz"], sums[s.Name(p)+".cdx.json"] = archive, parts
+		image, err := s.image(p, slices.Concat(b.program, b.papers))
+		if err != nil {
+			return "", fmt.Errorf("make the image of %s: %w", p.Arch, err)
+		}
+
+		images = append(images, image)
 	}
 
-	var list strings.Builder
-	for _, name := range slices.Sorted(maps.Keys(sums)) {
-		if err := os.WriteFile(filepath.Join(out, name), sums[name], 0o644); err != nil {
-			return err
-		}
-
-		fmt.Fprintf(&list, "%x  %s\n", sha256.Sum256(sums[name]), name)
+	if made["escrow-relayer_"+s.Version+"_image.tar"], err = s.layout(images); err != nil {
+		return "", fmt.Errorf("write the image: %w", err)
 	}
 
-	return os.WriteFile(filepath.Join(out, "SHA256SUMS"), []byte(list.String()), 0o644)
+	var sums strings.Builder
+	for _, name := range slices.Sorted(maps.Keys(made)) {
+		if err := os.WriteFile(filepath.Join(out, name), made[name], 0o644); err != nil {
+			return "", err
+		}
+
+		fmt.Fprintf(&sums, "%x  %s\n", sha256.Sum256(made[name]), name)
+	}
+
+	return sums.String(), os.WriteFile(filepath.Join(out, "SHA256SUMS"), []byte(sums.String()), 0o644)
 }
 
-// archive is a tar.gz of the binary and what goes with it.
-func (s *Source) archive(ctx context.Context, p Platform, parts []byte) ([]byte, error) {
-	dir, err := os.MkdirTemp("", "escrow-release-")
+// file of an archive.
+type file struct {
+	name string
+	mode int64
+	text []byte
+}
+
+// built is what a platform's archive and image consist of.
+type built struct {
+	program, papers, operation []file
+	parts                      []byte // the SBOM, which papers has too
+}
+
+func (s *Source) build(ctx context.Context, p Platform) (b built, err error) {
+	modules, err := Modules(ctx, s.Root, p)
 	if err != nil {
-		return nil, err
-	}
-	defer os.RemoveAll(dir)
-	if err := s.Build(ctx, p, filepath.Join(dir, "escrow-relayer")); err != nil {
-		return nil, err
+		return b, err
 	}
 
+	if b.parts, err = SBOM(modules, s.Version, s.Time); err != nil {
+		return b, err
+	}
+
+	dir, err := os.MkdirTemp("", "escrow-release-")
+	if err != nil {
+		return b, err
+	}
+	defer os.RemoveAll(dir)
+	binary := filepath.Join(dir, "escrow-relayer")
+	if err := s.Build(ctx, p, binary); err != nil {
+		return b, err
+	}
+
+	program, err := os.ReadFile(binary)
+	if err != nil {
+		return b, err
+	}
+
+	b.program = []file{{"escrow-relayer", 0o755, program}}
+	b.papers, err = s.files("LICENSE", "deploy/THIRD_PARTY_NOTICES")
+	if err != nil {
+		return b, err
+	}
+
+	b.papers = append(b.papers, file{"sbom.cdx.json", 0o644, b.parts})
+	b.operation, err = s.files("README.md", "CHANGELOG.md", ".env.example", "deploy/README.md", "deploy/metrics.md",
+		"deploy/slo.md", "deploy/watching.md", "deploy/chains.example.yaml", "deploy/runbooks", "deploy/prometheus",
+		"deploy/grafana")
+
+	return b, err
+}
+
+// files reads files, and what lies below folders, of the source. Each keeps its path.
+func (s *Source) files(paths ...string) (all []file, err error) {
+	for _, path := range paths {
+		err := fs.WalkDir(os.DirFS(s.Root), path, func(name string, e fs.DirEntry, err error) error {
+			if err != nil || e.IsDir() {
+				return err
+			}
+
+			text, err := os.ReadFile(filepath.Join(s.Root, name))
+			all = append(all, file{name, 0o644, text})
+
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+
+	return all, nil
+}
+
+// archive is a tar.gz of files below a folder.
+func (s *Source) archive(folder string, files []file) ([]byte, error) {
 	var b bytes.Buffer
 	zip := gzip.NewWriter(&b)
 	zip.ModTime = s.Time
-	files := tar.NewWriter(zip)
-	add := func(name string, mode int64, text []byte) error {
-		h := &tar.Header{Name: s.Name(p) + "/" + name, Mode: mode, Size: int64(len(text)), ModTime: s.Time,
-			Format: tar.FormatUSTAR}
-		return errors.Join(files.WriteHeader(h), write(files, text))
-	}
-	for _, f := range []struct {
-		name, from string
-		mode       int64
-	}{
-		{"escrow-relayer", filepath.Join(dir, "escrow-relayer"), 0o755},
-		{"LICENSE", filepath.Join(s.Root, "LICENSE"), 0o644},
-		{"THIRD_PARTY_NOTICES", filepath.Join(s.Root, "deploy/THIRD_PARTY_NOTICES"), 0o644},
-		{"CHANGELOG.md", filepath.Join(s.Root, "CHANGELOG.md"), 0o644},
-	} {
-		text, err := os.ReadFile(f.from)
-		if err != nil {
-			return nil, err
-		}
-
-		if err := add(f.name, f.mode, text); err != nil {
+	w := tar.NewWriter(zip)
+	for _, f := range files {
+		f.name = folder + "/" + f.name
+		if err := s.add(w, f); err != nil {
 			return nil, err
 		}
 	}
 
-	if err := errors.Join(add("sbom.cdx.json", 0o644, parts), files.Close(), zip.Close()); err != nil {
-		return nil, err
-	}
+	err := errors.Join(w.Close(), zip.Close())
 
-	return b.Bytes(), nil
+	return b.Bytes(), err
 }
 
-func write(w *tar.Writer, text []byte) error {
-	_, err := w.Write(text)
+func (s *Source) add(w *tar.Writer, f file) error {
+	h := &tar.Header{Name: f.name, Mode: f.mode, Size: int64(len(f.text)), ModTime: s.Time, Format: tar.FormatUSTAR}
+	if err := w.WriteHeader(h); err != nil {
+		return err
+	}
+
+	_, err := w.Write(f.text)
+
 	return err
 }
 
-// Verify makes some platforms again from a clone in another folder, and compares every byte with what Make wrote.
-func (s *Source) Verify(ctx context.Context, out string, platforms ...Platform) error {
+// Verify makes everything again from a clone in another folder, and compares the checksums with those of Make.
+func (s *Source) Verify(ctx context.Context, sums string, platforms ...Platform) error {
 	dir, err := os.MkdirTemp("", "escrow-release-again-")
 	if err != nil {
 		return err
@@ -179,26 +248,13 @@ func (s *Source) Verify(ctx context.Context, out string, platforms ...Platform) 
 
 	again := *s
 	again.Root = filepath.Join(dir, "source")
-	if err := again.Make(ctx, filepath.Join(dir, "out"), platforms...); err != nil {
+	second, err := again.Make(ctx, filepath.Join(dir, "out"), platforms...)
+	if err != nil {
 		return err
 	}
 
-	for _, p := range platforms {
-		for _, kind := range []string{".tar.gz", ".cdx.json"} {
-			a, err := os.ReadFile(filepath.Join(out, s.Name(p)+kind))
-			if err != nil {
-				return err
-			}
-
-			b, err := os.ReadFile(filepath.Join(dir, "out", s.Name(p)+kind))
-			if err != nil {
-				return err
-			}
-
-			if !bytes.Equal(a, b) {
-				return fmt.Errorf("%s%s: built twice, and it differs", s.Name(p), kind)
-			}
-		}
+	if second != sums {
+		return fmt.Errorf("built twice, and it differs: first\n%sthen\n%s", sums, second)
 	}
 
 	return nil

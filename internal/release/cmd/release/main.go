@@ -1,12 +1,13 @@
-// Command release makes the archives of a release, or the notices of what is linked.
+// Command release makes what a release has, or the image of one platform, or the notices of what is linked.
 //
 //	go run ./internal/release/cmd/release -out dist [-only linux/amd64] [-verify]
+//	go run ./internal/release/cmd/release -image bin/image.tar -only linux/amd64
 //	go run ./internal/release/cmd/release -notices
-//	go run ./internal/release/cmd/release -sbom FILE -only linux/amd64     for the image
 package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -20,10 +21,10 @@ func main() {
 	only := flag.String("only", "", "one platform, as linux/amd64; without it all")
 	verify := flag.Bool("verify", false, "build everything a second time elsewhere, and compare")
 	notices := flag.Bool("notices", false, "write deploy/THIRD_PARTY_NOTICES and nothing else")
-	sbom := flag.String("sbom", "", "write the SBOM of one platform to this file and nothing else")
+	image := flag.String("image", "", "write the image of one platform to this file and nothing else; the tree may have changes")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	err := run(ctx, *out, *only, *sbom, *verify, *notices)
+	err := run(ctx, *out, *only, *image, *verify, *notices)
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "release:", err)
@@ -31,7 +32,7 @@ func main() {
 	}
 }
 
-func run(ctx context.Context, out, only, sbom string, verify, notices bool) error {
+func run(ctx context.Context, out, only, image string, verify, notices bool) error {
 	root, err := os.Getwd()
 	if err != nil {
 		return err
@@ -42,7 +43,7 @@ func run(ctx context.Context, out, only, sbom string, verify, notices bool) erro
 	}
 
 	s, err := release.ReadSource(ctx, root)
-	if err != nil {
+	if err != nil && (image == "" || !errors.Is(err, release.ErrDirty)) {
 		return err
 	}
 
@@ -57,21 +58,21 @@ func run(ctx context.Context, out, only, sbom string, verify, notices bool) erro
 		return fmt.Errorf("-only %s: no such platform", only)
 	}
 
-	if sbom != "" {
-		list := func(all []release.Module) ([]byte, error) { return release.SBOM(all, s.Version, s.Time) }
-		return write(ctx, root, sbom, list, platforms[0])
+	if image != "" {
+		return s.Local(ctx, image, platforms[0])
 	}
 
-	if err := s.Make(ctx, out, platforms...); err != nil {
+	sums, err := s.Make(ctx, out, platforms...)
+	if err != nil {
 		return err
 	}
 
-	fmt.Printf("%d archives of %s (%s) in %s\n", len(platforms), s.Version, s.Commit, out)
+	fmt.Printf("%s (%s) in %s:\n%s", s.Version, s.Commit, out, sums)
 	if !verify {
 		return nil
 	}
 
-	if err := s.Verify(ctx, out, platforms...); err != nil {
+	if err := s.Verify(ctx, sums, platforms...); err != nil {
 		return err
 	}
 
