@@ -119,14 +119,8 @@ func (s *Source) layout(images []mutate.IndexAddendum) ([]byte, error) {
 		return nil, err
 	}
 	defer os.RemoveAll(dir)
-	path, err := layout.Write(dir, empty.Index)
-	if err != nil {
-		return nil, err
-	}
-
 	index := mutate.IndexMediaType(mutate.AppendManifests(empty.Index, images...), types.OCIImageIndex)
-	name := layout.WithAnnotations(map[string]string{"org.opencontainers.image.ref.name": s.Version})
-	if err := path.AppendIndex(index, name); err != nil {
+	if _, err := layout.Write(dir, index); err != nil {
 		return nil, err
 	}
 
