@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/fusion-prime/escrow-relayer/partition"
@@ -16,7 +17,7 @@ type Self struct {
 	Partition partition.Partition `json:"-"`
 	Leader    bool                `json:"leader"`
 
-	// Session, Database and Node are nil while healthy; /readyz shows their texts, masked.
+	// Session, Database and Node are nil while healthy.
 	Session, Database, Node error `json:"-"`
 	// When each of them began to fail. Zero: unknown, which counts as long ago.
 	SessionSince, DatabaseSince, NodeSince time.Time `json:"-"`
@@ -93,5 +94,11 @@ func (i *Self) LagTime() time.Duration {
 	return max(0, i.HeadTime.Sub(i.CursorTime))
 }
 
-// Ready reports whether session, database and node are healthy.
-func (i *Self) Ready() bool { return i.Session == nil && i.Database == nil && i.Node == nil }
+// Checks are what this instance needs, by name, with the error of each; nil: it is healthy. storing is whether the next
+// blocks can be stored.
+func (i *Self) Checks() map[string]error {
+	return map[string]error{"session": i.Session, "database": i.Database, "node": i.Node, "storing": i.Stuck}
+}
+
+// Ready reports whether all checks are healthy.
+func (i *Self) Ready() bool { return cmp.Or(i.Session, i.Database, i.Node, i.Stuck) == nil }

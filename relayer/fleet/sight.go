@@ -109,7 +109,7 @@ func (s *Sight) lasting(p *problems, kind string, l Limit, since time.Time, subj
 		return
 	}
 
-	what, remedy := advice(err)
+	what, remedy := Advice(err)
 	if kind == SessionGone {
 		remedy = cmp.Or(remedy, "it rejoins once this has ended")
 	}
@@ -119,8 +119,8 @@ func (s *Sight) lasting(p *problems, kind string, l Limit, since time.Time, subj
 
 func (s *Sight) ago(since time.Time) string { return Age(max(0, s.Now.Sub(since))).String() }
 
-// advice splits an error into what is wrong and the first step.
-func advice(err error) (what, remedy string) {
+// Advice splits an error into what is wrong and the first step, which is empty where none is known.
+func Advice(err error) (what, remedy string) {
 	if e, ok := errors.AsType[interface {
 		error
 		Advice() (what, remedy string)

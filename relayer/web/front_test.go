@@ -96,7 +96,7 @@ func TestFrontOfOneChain(t *testing.T) {
 	f.Mount(s)
 	r = get(t, h, "/readyz")
 	require.Equal(t, http.StatusOK, r.StatusCode)
-	require.JSONEq(t, `{"ready":true,"checks":{"session":{"ok":true},"database":{"ok":true},"node":{"ok":true}}}`,
+	require.JSONEq(t, `{"ready":true,"checks":{"session":{"ok":true},"database":{"ok":true},"node":{"ok":true},"storing":{"ok":true}}}`,
 		body(t, r))
 	for _, path := range []string{"/", "/status", "/chains/11155111/", "/readyz/11155111"} {
 		r := get(t, h, path)

@@ -7,9 +7,7 @@ import (
 	"fmt"
 	"html/template"
 	"log/slog"
-	"maps"
 	"net/http"
-	"slices"
 	"strings"
 	"time"
 )
@@ -82,19 +80,11 @@ func (f *Front) row(ctx context.Context, m *mount) chainRow {
 	}
 
 	n, i := s.board.latest(ctx), s.cfg.Source.Instance()
-	row := chainRow{
+
+	return chainRow{
 		ID: m.id, Verdict: s.page.judge(&n, &i, f.cfg.Now()), Leads: i.Leader, Slots: i.Slots, Escrows: i.Escrows,
 		Head: i.Head, Lag: i.Lag(), LagTime: i.LagTime(), Messages: n.fleet.Outbox.Messages,
 		OldestOutbox: time.Duration(n.fleet.Outbox.OldestAge),
 		Factories:    strings.FieldsFunc(n.fleet.Chain.Factory, func(r rune) bool { return r == ',' }),
 	}
-	if c := s.readiness(); row.Verdict.Level == "well" && !c.Ready {
-		for _, name := range slices.Sorted(maps.Keys(c.Checks)) {
-			if !c.Checks[name].OK {
-				row.Verdict = verdict{Level: "warning", Mark: marks["warning"].mark, Headline: name + ": " + c.Checks[name].Reason}
-			}
-		}
-	}
-
-	return row
 }

@@ -16,12 +16,13 @@ func serveHealth(w http.ResponseWriter, _ *http.Request) {
 // readiness is the answer of /readyz.
 type readiness struct {
 	Ready  bool             `json:"ready"`
-	Checks map[string]check `json:"checks"` // session, database, node; or process, without a running relayer
+	Checks map[string]check `json:"checks"` // of fleet.Self; or process, without a running relayer
 }
 
 type check struct {
 	OK     bool   `json:"ok"`
 	Reason string `json:"reason,omitempty"`
+	Remedy string `json:"remedy,omitempty"` // the first step, as on the page
 }
 
 func (s *Server) serveReady(w http.ResponseWriter, _ *http.Request) { writeReadiness(w, s.readiness()) }
@@ -43,15 +44,18 @@ func readyStatus(ready bool) int {
 }
 
 func (s *Server) checks(i *fleet.Self) map[string]check {
-	return map[string]check{"session": s.check(i.Session), "database": s.check(i.Database), "node": s.check(i.Node)}
-}
+	all := map[string]check{}
+	for name, err := range i.Checks() {
+		if err == nil {
+			all[name] = check{OK: true}
+			continue
+		}
 
-func (s *Server) check(err error) check {
-	if err == nil {
-		return check{OK: true}
+		reason, remedy := fleet.Advice(err)
+		all[name] = check{Reason: s.cfg.Mask(reason), Remedy: s.cfg.Mask(remedy)}
 	}
 
-	return check{Reason: s.cfg.Mask(err.Error())}
+	return all
 }
 
 // writeJSON writes an answer. A client that hangs up gets none, which is fine.

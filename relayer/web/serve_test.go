@@ -13,11 +13,13 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/fusion-prime/escrow-relayer/relayer/database"
 	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
 )
 
@@ -121,12 +123,12 @@ func TestReadyzNamesWhatIsNotReady(t *testing.T) {
 	s, source := bare(t, untouchable{t})
 	r := get(t, s.Handler(), "/readyz")
 	require.Equal(t, http.StatusOK, r.StatusCode)
-	require.JSONEq(t, `{"ready":true,"checks":{"session":{"ok":true},"database":{"ok":true},"node":{"ok":true}}}`,
+	require.JSONEq(t, `{"ready":true,"checks":{"session":{"ok":true},"database":{"ok":true},"node":{"ok":true},"storing":{"ok":true}}}`,
 		body(t, r))
 
 	for name, breaks := range map[string]func(*fleet.Self){
 		"session": func(i *fleet.Self) { i.Session = errGone }, "database": func(i *fleet.Self) { i.Database = errGone },
-		"node": func(i *fleet.Self) { i.Node = errGone },
+		"node": func(i *fleet.Self) { i.Node = errGone }, "storing": func(i *fleet.Self) { i.Stuck = errGone },
 	} {
 		source.set(func(i *fleet.Self) { *i = fleet.Self{}; breaks(i) })
 		r := get(t, s.Handler(), "/readyz")
@@ -141,6 +143,15 @@ func TestReadyzNamesWhatIsNotReady(t *testing.T) {
 		require.Contains(t, answer.Checks[name].Reason, "connection refused")
 		require.NotContains(t, answer.Checks[name].Reason, secret)
 	}
+
+	// In the words of the page, with its remedy.
+	full := database.Explain(&pgconn.PgError{Code: "53100", Message: "could not extend file"})
+	source.set(func(i *fleet.Self) { *i = fleet.Self{Database: full} })
+	var answer readiness
+	require.NoError(t, json.Unmarshal([]byte(body(t, get(t, s.Handler(), "/readyz"))), &answer))
+	what, remedy := fleet.Advice(full)
+	require.NotEmpty(t, remedy)
+	require.Equal(t, check{Reason: what, Remedy: remedy}, answer.Checks["database"])
 }
 
 func TestNoAnswerShowsASecret(t *testing.T) {
