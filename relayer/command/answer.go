@@ -44,6 +44,7 @@ const (
 	CodeMalformed     = "malformed"
 	CodeTooLarge      = "too_large"
 	CodeSignature     = "bad_signature"
+	CodeTooOften      = "too_often"        // the requester sends more than the policy allows: it may be sent again
 	CodeNotAllowed    = "not_allowed"      // the policy does not allow this requester to ask for this
 	CodeForeign       = "not_ours"         // another chain, factory, or a sender that is not configured
 	CodeExpired       = "expired"          // it was too late when it came, or before its turn came

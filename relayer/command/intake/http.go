@@ -134,6 +134,10 @@ func (i *Intake) post(w http.ResponseWriter, r *http.Request, body []byte) {
 
 	a := verdicts[0].Answer
 	if status := status(verdicts[0]); status != http.StatusAccepted {
+		if status == http.StatusTooManyRequests {
+			w.Header().Set("Retry-After", "2")
+		}
+
 		writeProblem(w, problem{Status: status, Code: a.Code, Detail: a.Detail, CommandID: a.CommandID, Winner: a.Winner,
 			Problems: a.Problems})
 		return
@@ -175,6 +179,8 @@ func status(v Verdict) int {
 		return http.StatusUnauthorized
 	case command.CodeForeign, command.CodeNotAllowed:
 		return http.StatusForbidden
+	case command.CodeTooOften:
+		return http.StatusTooManyRequests
 	}
 
 	return http.StatusConflict

@@ -13,6 +13,7 @@
 package intake
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -44,7 +45,8 @@ type Config struct {
 	Answers   *send.Answers // counts what Run dismisses; nil: it is not counted
 	// Run dismisses what is left so long after it expired by its sender's owner, if it has one; 0 means 60 s.
 	DismissAfter time.Duration
-	DismissEvery time.Duration // how often Run looks for it; 0 means 30 s
+	DismissEvery time.Duration    // how often Run looks for it; 0 means 30 s
+	Now          func() time.Time // the clock of the requesters' rates; nil: time.Now
 }
 
 // Metrics of what comes in.
@@ -58,7 +60,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		Name: "relayer_commands_taken_total", Help: "Commands that came in, by what became of them at once.",
 	}, []string{"outcome"})}
 	for _, o := range []string{"accepted", "known", command.CodeMalformed, command.CodeTooLarge, command.CodeForeign,
-		command.CodeSignature, command.CodeNotAllowed, command.CodeExpired, command.CodeConflict} {
+		command.CodeSignature, command.CodeNotAllowed, command.CodeExpired, command.CodeConflict, command.CodeTooOften} {
 		m.taken.WithLabelValues(o)
 	}
 
@@ -82,6 +84,9 @@ func New(cfg Config) (*Intake, error) {
 	cfg.Metrics = cmp.Or(cfg.Metrics, NewMetrics(nil))
 	cfg.DismissAfter = cmp.Or(cfg.DismissAfter, time.Minute)
 	cfg.DismissEvery = cmp.Or(cfg.DismissEvery, 30*time.Second)
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
 
 	return &Intake{cfg: cfg, store: &store{db: cfg.DB, chainID: cfg.ChainID}, queue: make(chan *batch)}, nil
 }
@@ -212,8 +217,12 @@ func (i *Intake) verify(ctx context.Context, raw json.RawMessage) (*candidate, c
 	}
 
 	refusal := i.cfg.Policy.Refuses(requester, &signed.Command)
-	if refusal != "" && !i.cfg.Policy.knows(requester) {
+	switch {
+	case !i.cfg.Policy.knows(requester):
 		return refuse(command.CodeNotAllowed, refusal)
+	case !i.cfg.Policy.spend(requester, i.cfg.Now()):
+		return refuse(command.CodeTooOften, "this requester has sent more commands than its per_minute in the policy: "+
+			"it is not stored, and may be sent again")
 	}
 
 	follows, err := i.follows(ctx, signed.Factory)
@@ -222,7 +231,11 @@ func (i *Intake) verify(ctx context.Context, raw json.RawMessage) (*candidate, c
 			i.cfg.ChainID))
 	}
 
-	return &candidate{signed: signed, id: id, requester: requester, refusal: refusal, raw: raw}, command.Answer{}, err
+	var message bytes.Buffer // without its blanks, of which a message may have 256 KiB
+	_ = json.Compact(&message, raw)
+
+	return &candidate{signed: signed, id: id, requester: requester, refusal: refusal, raw: message.Bytes()},
+		command.Answer{}, err
 }
 
 // follows reports whether the chain's fleet follows a factory. One that was added since the list was read is found

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -90,11 +91,15 @@ func (f *fixture) openWith(cfg intake.Config) *intake.Intake {
 
 // make makes one that does not run yet.
 func (f *fixture) make(cfg intake.Config) *intake.Intake {
-	policy, err := intake.ParsePolicy(fmt.Appendf(nil,
-		`{"requesters":[{"address":%q,"allow":[{"sender":%q,"kinds":["approve","release"],"max_fee":"1000"}]}]}`,
-		crypto.PubkeyToAddress(f.key.PublicKey), sender))
-	require.NoError(f.t, err)
-	cfg.DB, cfg.ChainID, cfg.Factories, cfg.Policy = f.db, chain, registry.NewFollowed(), policy
+	if cfg.Policy == nil {
+		policy, err := intake.ParsePolicy(fmt.Appendf(nil,
+			`{"requesters":[{"address":%q,"allow":[{"sender":%q,"kinds":["approve","release"],"max_fee":"1000"}]}]}`,
+			crypto.PubkeyToAddress(f.key.PublicKey), sender))
+		require.NoError(f.t, err)
+		cfg.Policy = policy
+	}
+
+	cfg.DB, cfg.ChainID, cfg.Factories = f.db, chain, registry.NewFollowed()
 	cfg.Metrics = intake.NewMetrics(prometheus.NewRegistry())
 	in, err := intake.New(cfg)
 	require.NoError(f.t, err)
@@ -981,6 +986,62 @@ func TestPolicyGrants(t *testing.T) {
 	}
 }
 
+// Whoever has a requester's key cannot fill the database: what is too much is answered and leaves nothing, others are
+// served, and after a while so is the requester.
+func TestRequesterSendsTooOften(t *testing.T) {
+	t.Parallel()
+	f := setup(t)
+	allow := fmt.Sprintf(`"allow":[{"sender":%q,"kinds":["approve","release"],"max_fee":"1000"}]`, sender)
+	policy, err := intake.ParsePolicy(fmt.Appendf(nil, `{"requesters":[{"address":%q,"per_minute":100,%s},{"address":%q,%s}]}`,
+		crypto.PubkeyToAddress(f.key.PublicKey), allow, crypto.PubkeyToAddress(f.stranger.PublicKey), allow))
+	require.NoError(t, err)
+	var now atomic.Int64
+	in := f.openWith(intake.Config{DismissEvery: time.Hour, Policy: policy,
+		Now: func() time.Time { return time.Unix(1_000_000+now.Load(), 0) }})
+	server := httptest.NewServer(in.Handler())
+	t.Cleanup(server.Close)
+	ask := func(n int) *command.Signed {
+		return f.signed(func(c *command.Command) { c.Escrow = common.BigToAddress(big.NewInt(int64(1000 + n))) })
+	}
+	var minute []*command.Signed
+	for n := range 100 {
+		minute = append(minute, ask(n))
+	}
+
+	many, err := http.Post(server.URL+"/commands", "application/json", bytes.NewReader(body(t, minute)))
+	require.NoError(t, err)
+	require.NoError(t, many.Body.Close())
+	require.Equal(t, 202, many.StatusCode)
+	more := ask(100)
+	status, got := post(t, server, body(t, more))
+	require.Equal(t, 429, status)
+	require.Equal(t, command.CodeTooOften, got["code"])
+	require.Equal(t, 100, f.rows("commands"))
+	c := f.command(nil)
+	c.Escrow = common.Address{9}
+	other, err := c.Sign(f.stranger)
+	require.NoError(t, err)
+	status, got = post(t, server, body(t, other))
+	require.Equal(t, 202, status, "%v", got)
+
+	now.Store(1)
+	status, got = post(t, server, body(t, more))
+	require.Equal(t, 202, status, "%v", got)
+}
+
+// A message may have 256 KiB; what is stored of it is what it says.
+func TestBlanksAreNotStored(t *testing.T) {
+	t.Parallel()
+	f := setup(t)
+	message := bytes.Replace(body(t, f.signed(nil)), []byte("{"), []byte("{"+strings.Repeat(" \n", 100<<10)), 1)
+	verdicts, err := f.in.Take(t.Context(), message, false)
+	require.NoError(t, err)
+	require.Equal(t, command.Accepted, verdicts[0].Answer.State)
+	var size int
+	require.NoError(t, f.db.QueryRow(t.Context(), `select length(message::text) from commands`).Scan(&size))
+	require.Less(t, size, 4<<10)
+}
+
 func TestPolicy(t *testing.T) {
 	t.Parallel()
 	a := `"0x0000000000000000000000000000000000000001"`
@@ -994,6 +1055,8 @@ func TestPolicy(t *testing.T) {
 		"no fee":   `{"requesters":[{"address":` + a + `,"allow":[{"sender":` + a + `,"kinds":["approve"]}]}]}`,
 		"bad value": `{"requesters":[{"address":` + a + `,"allow":[{"sender":` + a +
 			`,"kinds":["create"],"max_fee":"1","max_value":"-1"}]}]}`,
+		"too seldom": `{"requesters":[{"address":` + a + `,"per_minute":99,"allow":[{"sender":` + a +
+			`,"kinds":["approve"],"max_fee":"1"}]}]}`,
 		"bad address": `{"requesters":[{"address":"0x12","allow":[]}]}`,
 	} {
 		_, err := intake.ParsePolicy([]byte(text))

@@ -9,17 +9,31 @@ import (
 	"math/big"
 	"os"
 	"slices"
+	"time"
 
 	"github.com/ethereum/go-ethereum/common"
+	"golang.org/x/time/rate"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/command"
 )
 
-// Policy lists requesters, and what each may ask for. It is read once, at start.
+// Policy lists requesters, and what and how often each may ask. It is read once, at start.
 type Policy struct {
-	requesters map[common.Address][]grant
+	requesters map[common.Address]requester
 	senders    map[common.Address]bool // that anybody may ask
 }
+
+type requester struct {
+	grants []grant
+	rate   *rate.Limiter // of this instance; a minute's commands may come at once
+}
+
+// defaultPerMinute is how many commands a requester may send to an instance in a minute, unless the policy says
+// otherwise. Fewer than minPerMinute would refuse an array of 100 for ever.
+const (
+	defaultPerMinute = 3000
+	minPerMinute     = 100
+)
 
 // grant allows some kinds of commands to one sender, with a value and a fee up to limits.
 type grant struct {
@@ -37,6 +51,8 @@ type policyFile struct {
 		Name    string         `json:"name"`
 		Address common.Address `json:"address"`
 		Allow   []grant        `json:"allow"`
+
+		PerMinute *int `json:"per_minute"` // commands; missing: defaultPerMinute
 	} `json:"requesters"`
 }
 
@@ -64,7 +80,7 @@ func ParsePolicy(content []byte) (*Policy, error) {
 		return nil, fmt.Errorf("not a policy: %w", err)
 	}
 
-	p := &Policy{requesters: map[common.Address][]grant{}, senders: map[common.Address]bool{}}
+	p := &Policy{requesters: map[common.Address]requester{}, senders: map[common.Address]bool{}}
 	var errs []error
 	say := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	if len(f.Requesters) == 0 {
@@ -86,7 +102,17 @@ func ParsePolicy(content []byte) (*Policy, error) {
 			p.senders[r.Allow[i].Sender] = true
 		}
 
-		p.requesters[r.Address] = r.Allow
+		perMinute := defaultPerMinute
+		if r.PerMinute != nil {
+			perMinute = *r.PerMinute
+		}
+
+		if perMinute < minPerMinute {
+			say("requester %s: per_minute %d must be at least %d", r.Address, perMinute, minPerMinute)
+		}
+
+		limit := rate.NewLimiter(rate.Limit(perMinute)/60, perMinute)
+		p.requesters[r.Address] = requester{r.Allow, limit}
 	}
 
 	if err := errors.Join(errs...); err != nil {
@@ -128,15 +154,20 @@ func (p *Policy) knows(requester common.Address) bool {
 	return ok
 }
 
+// spend counts a command of a requester that the policy knows. False: it has sent too many.
+func (p *Policy) spend(by common.Address, now time.Time) bool {
+	return p.requesters[by].rate.AllowN(now, 1)
+}
+
 // Refuses says why a requester may not ask for a command; empty: it may.
 func (p *Policy) Refuses(requester common.Address, c *command.Command) string {
-	grants, ok := p.requesters[requester]
+	known, ok := p.requesters[requester]
 	if !ok {
 		return fmt.Sprintf("the policy does not know %s, who signed it", requester)
 	}
 
 	why := fmt.Sprintf("the policy does not allow %s to ask sender %s to %s", requester, c.Sender, c.Kind)
-	for _, g := range grants {
+	for _, g := range known.grants {
 		switch {
 		case g.Sender != c.Sender || !slices.Contains(g.Kinds, c.Kind):
 		case c.Value().Cmp(g.maxValue) > 0:
