@@ -444,10 +444,11 @@ var (
 	sqlGrant    = regexp.MustCompile(`^grant (usage(?:, create)?) on schema public to "([^"]+)"$`)
 	sqlDefaults = regexp.MustCompile(`^alter default privileges in schema public ` +
 		`grant (.+) on (tables|sequences) to "([^"]+)"$`)
-	sqlPresent = regexp.MustCompile(`^grant (.+) on all (tables|sequences) in schema public to "([^"]+)"$`)
-	sqlRevoke  = regexp.MustCompile(`^revoke (?:connect, temporary on database relayer|create on schema public) from public$`)
-	sqlConnect = regexp.MustCompile(`^grant connect on database relayer to "([^"]+)"$`)
-	conninfo   = regexp.MustCompile(`^host=(\S+) port=(\S+) user=(\S+) dbname=(\S+)$`)
+	sqlPresent  = regexp.MustCompile(`^grant (.+) on all (tables|sequences) in schema public to "([^"]+)"$`)
+	sqlRevoke   = regexp.MustCompile(`^revoke (?:connect, temporary on database relayer|create on schema public) from public$`)
+	sqlVersions = regexp.MustCompile(`^revoke insert, update, delete on (escrow_relayer_versions) from "([^"]+)"$`)
+	sqlConnect  = regexp.MustCompile(`^grant connect on database relayer to "([^"]+)"$`)
+	conninfo    = regexp.MustCompile(`^host=(\S+) port=(\S+) user=(\S+) dbname=(\S+)$`)
 )
 
 // psql connects, and carries out what comes by standard input.
@@ -487,8 +488,8 @@ const rowRights = "select, insert, update, delete"
 func (i *sqlInstance) grant(statement, login string) error {
 	of := sqlGrant.FindStringSubmatch(statement)
 	defaults, present := sqlDefaults.FindStringSubmatch(statement), sqlPresent.FindStringSubmatch(statement)
-	connect := sqlConnect.FindStringSubmatch(statement)
-	known := slices.Concat(of, defaults, present, connect, sqlRevoke.FindStringSubmatch(statement))
+	connect, versions := sqlConnect.FindStringSubmatch(statement), sqlVersions.FindStringSubmatch(statement)
+	known := slices.Concat(of, defaults, present, connect, versions, sqlRevoke.FindStringSubmatch(statement))
 	switch {
 	case sqlRevoke.MatchString(statement) && login == "postgres":
 		return nil
@@ -504,7 +505,7 @@ func (i *sqlInstance) grant(statement, login string) error {
 		if strings.Contains(of[1], "create") {
 			i.Create = append(i.Create, of[2])
 		}
-	case present != nil && !slices.Contains(i.Create, login):
+	case (present != nil || versions != nil) && !slices.Contains(i.Create, login):
 		return refuse("permission denied for table: %s does not own it", login)
 	case present != nil && present[1] == rowRights:
 		i.Tables = append(i.Tables, present[3])

@@ -34,6 +34,28 @@ var FS embed.FS
 // another application in the same schema.
 const versions = "escrow_relayer_versions"
 
+// protect takes from every login but the owner what default privileges gave it on the tables of versions: a login of
+// the services could else say that a migration is missing, which stops every instance that starts. The lock keeps two
+// of them apart.
+const protect = `
+	do $$
+	declare
+		t regclass;
+		login text;
+	begin
+		foreach t in array array[to_regclass('escrow_relayer_versions'), to_regclass('schema_compatibility')] loop
+			continue when not exists (select from pg_class where oid = t and pg_has_role(relowner, 'usage'));
+			execute format('lock table %s in share row exclusive mode', t);
+			for login in
+				select distinct r.rolname from pg_class c, aclexplode(c.relacl) a join pg_roles r on r.oid = a.grantee
+				 where c.oid = t and a.grantee <> c.relowner
+				   and a.privilege_type in ('INSERT', 'UPDATE', 'DELETE', 'TRUNCATE')
+			loop
+				execute format('revoke insert, update, delete, truncate on %s from %I', t, login);
+			end loop;
+		end loop;
+	end $$`
+
 // ErrStale means that a migration is missing.
 var ErrStale = errors.New("stale schema")
 
@@ -61,6 +83,10 @@ func Up(ctx context.Context, conn *pgx.ConnConfig) (applied []int64, err error) 
 	results, err := p.Up(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("apply migrations: %w", err)
+	}
+
+	if _, err := db.ExecContext(ctx, protect); err != nil {
+		return nil, fmt.Errorf("protect the table of versions: %w", err)
 	}
 
 	for _, r := range results {

@@ -1,6 +1,7 @@
 package migrations_test
 
 import (
+	"context"
 	"sync"
 	"testing"
 
@@ -35,6 +36,38 @@ func TestManyAtOnce(t *testing.T) {
 	require.Equal(t, s.Latest, s.Current)
 	require.EqualValues(t, s.Latest, applied, "each migration once")
 	require.NoError(t, migrations.Check(t.Context(), conn))
+}
+
+// A login of the services reads the versions, and cannot change them, although it may change every other table.
+func TestServicesDoNotChangeTheVersions(t *testing.T) {
+	url := testpg.Bare(t)
+	conn, err := pgx.ParseConfig(url)
+	require.NoError(t, err)
+	db := testpg.Open(t, url)
+	run := func(sql string) error {
+		_, err := db.Exec(t.Context(), sql)
+		return err
+	}
+	login := pgx.Identifier{"service of " + conn.Database}.Sanitize()
+	require.NoError(t, run(`create role `+login))
+	t.Cleanup(func() { // roles belong to the server
+		_, err := db.Exec(context.Background(), `drop owned by `+login+`; drop role `+login)
+		require.NoError(t, err)
+	})
+	require.NoError(t, run(`alter default privileges in schema public grant select, insert, update, delete on tables to `+login))
+	var wg sync.WaitGroup
+	for range 3 {
+		wg.Go(func() {
+			_, err := migrations.Up(t.Context(), conn)
+			require.NoError(t, err)
+		})
+	}
+
+	wg.Wait()
+	as := `set role ` + login + `; `
+	require.NoError(t, run(as+`select * from escrow_relayer_versions; delete from outbox; reset role`))
+	require.ErrorContains(t, run(as+`delete from escrow_relayer_versions`), "permission denied")
+	require.NoError(t, run(`reset role`))
 }
 
 // Looking at a database changes nothing in it.
