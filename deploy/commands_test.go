@@ -122,7 +122,12 @@ func TestRightsOfTheKeysSuffice(t *testing.T) {
 	require.NoError(t, err)
 	require.Greater(t, len(tables), 10)
 	for _, table := range tables {
-		require.NoError(t, as(`delete from `+table+` where false`), table)
+		if err := as(`delete from ` + table + ` where false`); table == "escrow_relayer_versions" {
+			require.ErrorContains(t, err, "permission denied", "who may change it stops every instance that starts")
+		} else {
+			require.NoError(t, err, table)
+		}
+
 		require.ErrorContains(t, as(`alter table `+table+` add column x int`), "must be owner", table)
 	}
 
