@@ -109,7 +109,7 @@ func (r *Relayer) instance() fleet.Self {
 	hosts := r.cfg.Endpoints()
 	for n, e := range r.source.Endpoints() {
 		i.Endpoints = append(i.Endpoints, fleet.Endpoint{Name: e.Name, Host: hosts[n], Up: e.Up, Head: int64(e.Head),
-			Latency: e.Latency, LastError: e.LastError})
+			Latency: e.Latency, LastError: e.LastError, LastErrorAt: e.Failed.UTC()})
 	}
 
 	t := c.tenure.Load()

@@ -72,7 +72,9 @@ type Endpoint struct {
 	Up        bool          `json:"up"`
 	Head      int64         `json:"head_block"`
 	Latency   time.Duration `json:"-"`
-	LastError string        `json:"last_error,omitempty"` // may be older than the last success; empty: there was none
+	// LastError and LastErrorAt may be older than the last success. Empty: there was none.
+	LastError   string    `json:"last_error,omitempty"`
+	LastErrorAt time.Time `json:"last_error_at,omitzero"`
 }
 
 // Lag is the number of blocks that may be processed but are not; 0 while it is unknown.

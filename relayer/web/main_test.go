@@ -75,7 +75,7 @@ func setup(t testing.TB) *world {
 		Endpoints: []fleet.Endpoint{
 			{Name: "rpc0", Host: "https://***.alchemy.com", Up: true, Head: testHead, Latency: 41 * time.Millisecond},
 			{Name: "rpc1", Host: "wss://***.infura.io", Up: false, Head: testHead - 9, Latency: 230 * time.Millisecond,
-				LastError: "429 Too Many Requests: https://…"},
+				LastError: "429 Too Many Requests: https://…", LastErrorAt: now.Add(-3 * time.Minute)},
 		},
 	}}
 	w.cfg = Config{Source: w.source, DB: w.DB, ChainID: testChain, ExplorerURL: "https://sepolia.etherscan.io"}

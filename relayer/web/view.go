@@ -90,6 +90,7 @@ type row struct {
 type endpointView struct {
 	fleet.Endpoint
 	Behind string // how many blocks, if it is slow
+	Failed string // how long ago LastError was, if there is one
 }
 
 const (
@@ -111,7 +112,7 @@ func (p *page) show(n *news, i *fleet.Self, samples []sample, now time.Time) *vi
 			Up: span(now.Sub(i.Started)),
 		},
 		Verdict: p.judge(n, i, now), Figures: figures(n, i, newPast(samples, now)), Facts: p.facts(n, i),
-		Endpoints: endpoints(i), Kinds: n.kinds, Events: n.events,
+		Endpoints: endpoints(i, now), Kinds: n.kinds, Events: n.events,
 	}
 	if i.Started.IsZero() {
 		v.Self.Up = "–"
@@ -344,11 +345,15 @@ func (p *page) facts(n *news, i *fleet.Self) []fact {
 	return facts
 }
 
-func endpoints(i *fleet.Self) (all []endpointView) {
+func endpoints(i *fleet.Self, now time.Time) (all []endpointView) {
 	for _, e := range i.Endpoints {
 		v := endpointView{Endpoint: e}
 		if e.Head > 0 && e.Head < i.Head-slowEndpoint {
 			v.Behind = count(i.Head-e.Head) + " behind"
+		}
+
+		if e.LastError != "" {
+			v.Failed = span(now.Sub(e.LastErrorAt)) + " ago"
 		}
 
 		all = append(all, v)
