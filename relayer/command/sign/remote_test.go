@@ -1,17 +1,14 @@
 package sign
 
 import (
-	"crypto/ecdsa"
 	"crypto/ed25519"
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
-	"encoding/json"
 	"encoding/pem"
 	"math/big"
 	"net"
-	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
@@ -24,42 +21,9 @@ import (
 	"github.com/ethereum/go-ethereum/common/hexutil"
 	"github.com/ethereum/go-ethereum/crypto"
 	"github.com/stretchr/testify/require"
+
+	"github.com/fusion-prime/escrow-relayer/internal/testsign"
 )
-
-// signer is a server of Web3Signer's interface that really signs: it hashes what it gets, and answers with v as
-// 27 or 28.
-func signer(t *testing.T, key *ecdsa.PrivateKey, answer *atomic.Pointer[string]) http.Handler {
-	other, err := crypto.GenerateKey()
-	require.NoError(t, err)
-	public := func(k *ecdsa.PrivateKey) hexutil.Bytes { return crypto.FromECDSAPub(&k.PublicKey)[1:] }
-	mux := http.NewServeMux()
-	mux.HandleFunc("GET /api/v1/eth1/publicKeys", func(w http.ResponseWriter, _ *http.Request) {
-		if err := json.NewEncoder(w).Encode([]hexutil.Bytes{public(other), public(key)}); err != nil {
-			t.Error(err)
-		}
-	})
-	mux.HandleFunc("POST /api/v1/eth1/sign/"+public(key).String(), func(w http.ResponseWriter, r *http.Request) {
-		var asked struct{ Data hexutil.Bytes }
-		if err := json.NewDecoder(r.Body).Decode(&asked); err != nil {
-			t.Error(err)
-		}
-
-		raw, err := crypto.Sign(crypto.Keccak256(asked.Data), key)
-		if err != nil {
-			t.Error(err)
-		}
-
-		raw[64] += 27
-		text := hexutil.Encode(raw)
-		if other := answer.Load(); other != nil {
-			text = *other
-		}
-
-		_, _ = w.Write([]byte(text))
-	})
-
-	return mux
-}
 
 // authority makes certificates for a test's server and its clients, and writes them to files.
 type authority struct {
@@ -115,7 +79,7 @@ func TestRemote(t *testing.T) {
 	account := crypto.PubkeyToAddress(key.PublicKey)
 	ca := newAuthority(t)
 	var answer atomic.Pointer[string]
-	server := httptest.NewUnstartedServer(signer(t, key, &answer))
+	server := httptest.NewUnstartedServer(testsign.Web3Signer(t, key, &answer))
 	pool := x509.NewCertPool()
 	pool.AddCert(ca.cert)
 	pair, err := tls.LoadX509KeyPair(ca.issue("server"))
