@@ -102,6 +102,8 @@ var wrongValues = []struct {
 	{"LOG_FILTER", "must be one of auto, topics, addresses", []string{"topic", "none"}},
 	{"FACTORY_ABI", "", []string{"[{]", "/nowhere.json", "[]", "{}"}},
 	{"ESCROW_ABI", "", []string{"[{]", "/nowhere.json", "{\"abi\":3}"}},
+	{"EVENT_ALIASES", "", []string{"Approved", "Approved=Paid", "Aproved=EscrowReleased", "Approved=EscrowDeployed",
+		"Approved=EscrowReleased,Approved=EscrowRefunded"}},
 	{"VERIFY_INTERVAL", "", []string{"0s", "48h", "often"}},
 	{"RETENTION", "", []string{"1s", "59m", "-24h", "30d", "2000000h"}},
 	{"HEARTBEAT_INTERVAL", "", []string{"5m", "0s", "1ms", "30"}},

@@ -281,10 +281,15 @@ func hostPort(text string) bool {
 func (l *loader) events() {
 	c := l.c
 	var err error
-	if c.ABI, err = contract.New(c.FactoryABI, c.EscrowABI); err != nil {
+	if c.ABI, err = contract.New(c.FactoryABI, c.EscrowABI, c.EventAliases...); err != nil {
 		variable, what, _ := strings.Cut(err.Error(), " ")
 		l.say(strings.TrimSuffix(variable, ":"), "%s", what)
 		return
+	}
+
+	if c.ABI.Aliased() && (c.SendersFile != "" || c.PolicyFile != "") {
+		l.say("EVENT_ALIASES", "the contracts of others have other functions: commands and their keeper call an Escrow of "+
+			"this project; unset SENDERS_FILE and COMMANDS_POLICY_FILE for this chain")
 	}
 
 	c.Other = map[string]bool{}

@@ -67,6 +67,7 @@ type Config struct {
 	LogFilter       string        `env:"LOG_FILTER" envDefault:"auto" help:"how logs are asked for: by topics, by addresses, or auto: by what costs less, and by addresses where no endpoint gives them otherwise"`
 	FactoryABI      string        `env:"FACTORY_ABI" help:"ABI of the factory, JSON or a path; several paths, of its versions, are comma-separated; default: built in"`
 	EscrowABI       string        `env:"ESCROW_ABI" help:"ABI of the escrows, as FACTORY_ABI; default: built in"`
+	EventAliases    []string      `env:"EVENT_ALIASES" help:"for contracts of others: what their events mean, comma-separated, as Opened(deal)=EscrowDeployed, where the argument deal has the address, and Settled=EscrowReleased, Cancelled=EscrowRefunded"`
 	VerifyInterval  time.Duration `env:"VERIFY_INTERVAL" envDefault:"30s" help:"pause between two runs of the verifier, which reads final blocks a second time; up to ten times as long while there are fewer than 32 such blocks"`
 	Retention       time.Duration `env:"RETENTION" envDefault:"0" help:"how long events of ended escrows stay in processed_events; 0: for ever"`
 

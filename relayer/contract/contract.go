@@ -50,7 +50,7 @@ var (
 
 // Event is a decoded log.
 type Event struct {
-	Name        string         // by the ABI
+	Name        string         // by the ABI, or what an alias makes of it
 	Escrow      common.Address // that it concerns: the argument "escrow" of EscrowDeployed, else the emitter
 	Emitter     common.Address
 	Factory     common.Address // of the escrow: the emitter of EscrowDeployed; Decode leaves that of others zero
@@ -144,6 +144,7 @@ type ABI struct {
 	factory, escrow []common.Hash
 	names           []string
 	definitions     []string
+	aliases         map[string]*alias // by the name in the ABI
 }
 
 // New parses the ABIs. Each is "" for the built-in one, an ABI as JSON, an artefact of a compiler
@@ -154,14 +155,29 @@ type ABI struct {
 //
 // Of the factory's events only EscrowDeployed is used, in all its versions: the others concern the
 // factory alone. Of an escrow's events all but anonymous ones are used.
-func New(factoryABI, escrowABI string) (*ABI, error) {
-	a := &ABI{events: map[common.Hash][]*layout{}}
-	err := errors.Join(
+//
+// The contracts of others have other names. An alias, THEIRS=OURS, makes an event of theirs a version of
+// one that the relayer interprets: Opened(deal)=EscrowDeployed, where the argument deal is what was
+// deployed, or Settled=EscrowReleased. Its arguments keep their names.
+func New(factoryABI, escrowABI string, aliases ...string) (a *ABI, err error) {
+	a = &ABI{events: map[common.Hash][]*layout{}}
+	if a.aliases, err = parseAliases(aliases); err != nil {
+		return nil, err
+	}
+
+	err = errors.Join(
 		a.add("FACTORY_ABI", factoryABI, builtInFactory, &a.factory, func(name string) bool { return name == Deployed }),
 		a.add("ESCROW_ABI", escrowABI, builtInEscrow, &a.escrow, func(name string) bool { return name != Deployed }),
 	)
 	if err != nil {
 		return nil, err
+	}
+
+	for _, theirs := range slices.Sorted(maps.Keys(a.aliases)) {
+		if !a.aliases[theirs].used {
+			return nil, fmt.Errorf("EVENT_ALIASES: the ABI has no event %s: an EscrowDeployed is looked for in FACTORY_ABI, "+
+				"the others are in ESCROW_ABI", theirs)
+		}
 	}
 
 	return a, nil
@@ -181,7 +197,8 @@ func (a *ABI) add(variable, given, builtIn string, topics *[]common.Hash, counts
 	for _, v := range versions {
 		for _, key := range slices.Sorted(maps.Keys(v.Events)) {
 			e := v.Events[key]
-			if e.Anonymous || !counts(e.RawName) || slices.Contains(a.definitions, e.String()) {
+			name, _ := a.meaning(e.RawName)
+			if e.Anonymous || !counts(name) || slices.Contains(a.definitions, a.definition(&e)) {
 				continue
 			}
 
@@ -197,16 +214,22 @@ func (a *ABI) add(variable, given, builtIn string, topics *[]common.Hash, counts
 
 	if len(*topics) == 0 {
 		return fmt.Errorf("%s has no event that counts; give the contract's ABI as JSON, or a path to it: "+
-			"the factory's with %s, the escrow's with its own events", variable, Deployed)
+			"the factory's with %s, the escrow's with its own events; names of others go into EVENT_ALIASES", variable,
+			Deployed)
 	}
 
 	return nil
 }
 
 func (a *ABI) addEvent(e *abi.Event) error {
-	l, err := newLayout(*e)
+	name, argument := a.meaning(e.RawName)
+	l, err := newLayout(*e, name, argument)
 	if err != nil {
 		return err
+	}
+
+	if alias := a.aliases[e.RawName]; alias != nil {
+		alias.used = true
 	}
 
 	for _, other := range a.events[e.ID] {
@@ -217,12 +240,22 @@ func (a *ABI) addEvent(e *abi.Event) error {
 	}
 
 	a.events[e.ID] = append(a.events[e.ID], l)
-	a.definitions = append(a.definitions, e.String())
-	if !slices.Contains(a.names, e.RawName) {
-		a.names = append(a.names, e.RawName)
+	a.definitions = append(a.definitions, a.definition(e))
+	if !slices.Contains(a.names, name) {
+		a.names = append(a.names, name)
 	}
 
 	return nil
+}
+
+// definition is an event in Solidity's form, and what it means if its name is another one.
+func (a *ABI) definition(e *abi.Event) string {
+	alias := a.aliases[e.RawName]
+	if alias == nil {
+		return e.String()
+	}
+
+	return fmt.Sprintf("%s as %s(%s)", e, alias.means, alias.argument)
 }
 
 // parse reads ABIs from what New accepts.
@@ -290,8 +323,8 @@ func (a *ABI) Topics() []common.Hash { return append(a.FactoryTopics(), a.escrow
 // EventNames are the names of all events, EscrowDeployed first.
 func (a *ABI) EventNames() []string { return slices.Clone(a.names) }
 
-// Definitions are the events in Solidity's form, with the names of their arguments: the part of the
-// ABIs that determines the content of messages.
+// Definitions are the events in Solidity's form, with the names of their arguments and what they mean: the
+// part of the ABIs that determines the content of messages.
 func (a *ABI) Definitions() []string { return slices.Clone(a.definitions) }
 
 // Decode turns a log into an Event. Its only error is ErrForeign, for a log that is not ours. The
@@ -326,9 +359,9 @@ func (a *ABI) Decode(l *types.Log) (Event, error) {
 // unchanged.
 var identifier = regexp.MustCompile(`^[A-Za-z_$][A-Za-z0-9_$]*$`)
 
-// newLayout prepares an event for decoding.
-func newLayout(e abi.Event) (*layout, error) {
-	l := &layout{name: e.RawName, data: e.Inputs.NonIndexed(), static: true, size: 2}
+// newLayout prepares an event for decoding under a name. Of a deployment, argument has the escrow.
+func newLayout(e abi.Event, name, argument string) (*layout, error) {
+	l := &layout{name: name, data: e.Inputs.NonIndexed(), static: true, size: 2}
 	if !identifier.MatchString(e.RawName) {
 		return nil, fmt.Errorf("event %q: the name is not an identifier", e.RawName)
 	}
@@ -348,7 +381,7 @@ func newLayout(e abi.Event) (*layout, error) {
 		}
 
 		f := field{key: `"` + in.Name + `":`, typ: in.Type, indexed: in.Indexed, word: fitsWord(in.Type)}
-		f.escrow = e.RawName == Deployed && in.Name == "escrow" && in.Type.T == abi.AddressTy
+		f.escrow = name == Deployed && in.Name == argument && in.Type.T == abi.AddressTy
 		announces = announces || f.escrow
 		l.fields = append(l.fields, f)
 		l.size += len(f.key) + sizeHint + 1
@@ -359,9 +392,9 @@ func newLayout(e abi.Event) (*layout, error) {
 		}
 	}
 
-	if e.RawName == Deployed && !announces {
-		return nil, fmt.Errorf("event %s has no address argument \"escrow\", so nobody could tell what it deployed; "+
-			"give the ABI of the factory", Deployed)
+	if name == Deployed && !announces {
+		return nil, fmt.Errorf("event %s has no address argument %q, so nobody could tell what it deployed; "+
+			"give the ABI of the factory", e.RawName, argument)
 	}
 
 	return l, nil

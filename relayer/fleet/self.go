@@ -67,11 +67,11 @@ func (b Build) String() string {
 
 // Endpoint is an RPC endpoint. Name is its scheme and host, without possible keys.
 type Endpoint struct {
-	Name      string        `json:"name"`
-	Host      string        `json:"host"` // scheme and host, without possible keys
-	Up        bool          `json:"up"`
-	Head      int64         `json:"head_block"`
-	Latency   time.Duration `json:"-"`
+	Name    string        `json:"name"`
+	Host    string        `json:"host"` // scheme and host, without possible keys
+	Up      bool          `json:"up"`
+	Head    int64         `json:"head_block"`
+	Latency time.Duration `json:"-"`
 	// LastError and LastErrorAt may be older than the last success. Empty: there was none.
 	LastError   string    `json:"last_error,omitempty"`
 	LastErrorAt time.Time `json:"last_error_at,omitzero"`

@@ -24,6 +24,533 @@ var (
 	_ = abi.ConvertType
 )
 
+// DealMetaData contains all meta data concerning the Deal contract.
+var DealMetaData = bind.MetaData{
+	ABI: "[{\"inputs\":[{\"internalType\":\"addresspayable\",\"name\":\"b\",\"type\":\"address\"},{\"internalType\":\"addresspayable\",\"name\":\"s\",\"type\":\"address\"}],\"stateMutability\":\"payable\",\"type\":\"constructor\"},{\"anonymous\":false,\"inputs\":[{\"indexed\":false,\"internalType\":\"string\",\"name\":\"reason\",\"type\":\"string\"}],\"name\":\"Cancelled\",\"type\":\"event\"},{\"anonymous\":false,\"inputs\":[],\"name\":\"Expired\",\"type\":\"event\"},{\"anonymous\":false,\"inputs\":[{\"indexed\":true,\"internalType\":\"address\",\"name\":\"to\",\"type\":\"address\"},{\"indexed\":false,\"internalType\":\"uint256\",\"name\":\"price\",\"type\":\"uint256\"}],\"name\":\"Settled\",\"type\":\"event\"},{\"anonymous\":false,\"inputs\":[{\"indexed\":false,\"internalType\":\"uint256\",\"name\":\"price\",\"type\":\"uint256\"}],\"name\":\"Started\",\"type\":\"event\"},{\"inputs\":[],\"name\":\"buyer\",\"outputs\":[{\"internalType\":\"addresspayable\",\"name\":\"\",\"type\":\"address\"}],\"stateMutability\":\"view\",\"type\":\"function\"},{\"inputs\":[{\"internalType\":\"string\",\"name\":\"reason\",\"type\":\"string\"}],\"name\":\"cancel\",\"outputs\":[],\"stateMutability\":\"nonpayable\",\"type\":\"function\"},{\"inputs\":[],\"name\":\"expire\",\"outputs\":[],\"stateMutability\":\"nonpayable\",\"type\":\"function\"},{\"inputs\":[],\"name\":\"seller\",\"outputs\":[{\"internalType\":\"addresspayable\",\"name\":\"\",\"type\":\"address\"}],\"stateMutability\":\"view\",\"type\":\"function\"},{\"inputs\":[],\"name\":\"settle\",\"outputs\":[],\"stateMutability\":\"nonpayable\",\"type\":\"function\"},{\"inputs\":[],\"name\":\"started\",\"outputs\":[],\"stateMutability\":\"nonpayable\",\"type\":\"function\"}]",
+	ID:  "Deal",
+	Bin: "0x60c060405260405161042738038061042783398101604081905261002291610054565b6001600160a01b0390811660a05216608052610085565b80516001600160a01b038116811461004f575f5ffd5b919050565b5f5f60408385031215610065575f5ffd5b61006e83610039565b915061007c60208401610039565b90509250929050565b60805160a0516103676100c05f395f818160690152818161016301526101c901525f818160d101528181610139015261025001526103675ff3fe608060405234801561000f575f5ffd5b5060043610610060575f3560e01c806308551a53146100645780630b4f3f3d146100a757806311da60b4146100bc5780631f2698ab146100c45780637150d8ae146100cc57806379599f96146100f3575b5f5ffd5b61008b7f000000000000000000000000000000000000000000000000000000000000000081565b6040516001600160a01b03909116815260200160405180910390f35b6100ba6100b53660046102cb565b6100fb565b005b6100ba610161565b6100ba6101ef565b61008b7f000000000000000000000000000000000000000000000000000000000000000081565b6100ba610223565b7f2ac842f90dab3279148f7e55ac91d911f75c1c300a202a5250e05400b15fa156828260405161012c929190610339565b60405180910390a161015d7f0000000000000000000000000000000000000000000000000000000000000000610270565b5050565b7f00000000000000000000000000000000000000000000000000000000000000006001600160a01b03167f7823e479a1a4ebe2418874847436f8a1680c5ee5b17f38bb59dbff28e1b45552476040516101bc91815260200190565b60405180910390a26101ed7f0000000000000000000000000000000000000000000000000000000000000000610270565b565b6040514781527e6e0c97de781a7389d44ba8fd35d1467cabb17ed04d038d166d34ab819213f39060200160405180910390a1565b6040517f203d82d8d99f63bfecc8335216735e0271df4249ea752b030f9ab305b94e5afe905f90a16101ed7f00000000000000000000000000000000000000000000000000000000000000005b5f816001600160a01b0316476040515f6040518083038185875af1925050503d805f81146102b9576040519150601f19603f3d011682016040523d82523d5f602084013e6102be565b606091505b505090508061015d575f5ffd5b5f5f602083850312156102dc575f5ffd5b823567ffffffffffffffff8111156102f2575f5ffd5b8301601f81018513610302575f5ffd5b803567ffffffffffffffff811115610318575f5ffd5b856020828401011115610329575f5ffd5b6020919091019590945092505050565b60208152816020820152818360408301375f818301604090810191909152601f909201601f1916010191905056",
+}
+
+// Deal is an auto generated Go binding around an Ethereum contract.
+type Deal struct {
+	abi abi.ABI
+}
+
+// GetABI returns the ABI associated with this contract binding.
+func (c *Deal) GetABI() abi.ABI {
+	return c.abi
+}
+
+// NewDeal creates a new instance of Deal.
+func NewDeal() *Deal {
+	parsed, err := DealMetaData.ParseABI()
+	if err != nil {
+		panic(errors.New("invalid ABI: " + err.Error()))
+	}
+	return &Deal{abi: *parsed}
+}
+
+// Instance creates a wrapper for a deployed contract instance at the given address.
+// Use this to create the instance object passed to abigen v2 library functions Call, Transact, etc.
+func (c *Deal) Instance(backend bind.ContractBackend, addr common.Address) *bind.BoundContract {
+	return bind.NewBoundContract(addr, c.abi, backend, backend, backend)
+}
+
+// PackConstructor is the Go binding used to pack the parameters required for
+// contract deployment.
+//
+// Solidity: constructor(address b, address s) payable returns()
+func (deal *Deal) PackConstructor(b common.Address, s common.Address) []byte {
+	enc, err := deal.abi.Pack("", b, s)
+	if err != nil {
+		panic(err)
+	}
+	return enc
+}
+
+// PackBuyer is the Go binding used to pack the parameters required for calling
+// the contract method with ID 0x7150d8ae.  This method will panic if any
+// invalid/nil inputs are passed.
+//
+// Solidity: function buyer() view returns(address)
+func (deal *Deal) PackBuyer() []byte {
+	enc, err := deal.abi.Pack("buyer")
+	if err != nil {
+		panic(err)
+	}
+	return enc
+}
+
+// TryPackBuyer is the Go binding used to pack the parameters required for calling
+// the contract method with ID 0x7150d8ae.  This method will return an error
+// if any inputs are invalid/nil.
+//
+// Solidity: function buyer() view returns(address)
+func (deal *Deal) TryPackBuyer() ([]byte, error) {
+	return deal.abi.Pack("buyer")
+}
+
+// UnpackBuyer is the Go binding that unpacks the parameters returned
+// from invoking the contract method with ID 0x7150d8ae.
+//
+// Solidity: function buyer() view returns(address)
+func (deal *Deal) UnpackBuyer(data []byte) (common.Address, error) {
+	out, err := deal.abi.Unpack("buyer", data)
+	if err != nil {
+		return *new(common.Address), err
+	}
+	out0 := *abi.ConvertType(out[0], new(common.Address)).(*common.Address)
+	return out0, nil
+}
+
+// PackCancel is the Go binding used to pack the parameters required for calling
+// the contract method with ID 0x0b4f3f3d.  This method will panic if any
+// invalid/nil inputs are passed.
+//
+// Solidity: function cancel(string reason) returns()
+func (deal *Deal) PackCancel(reason string) []byte {
+	enc, err := deal.abi.Pack("cancel", reason)
+	if err != nil {
+		panic(err)
+	}
+	return enc
+}
+
+// TryPackCancel is the Go binding used to pack the parameters required for calling
+// the contract method with ID 0x0b4f3f3d.  This method will return an error
+// if any inputs are invalid/nil.
+//
+// Solidity: function cancel(string reason) returns()
+func (deal *Deal) TryPackCancel(reason string) ([]byte, error) {
+	return deal.abi.Pack("cancel", reason)
+}
+
+// PackExpire is the Go binding used to pack the parameters required for calling
+// the contract method with ID 0x79599f96.  This method will panic if any
+// invalid/nil inputs are passed.
+//
+// Solidity: function expire() returns()
+func (deal *Deal) PackExpire() []byte {
+	enc, err := deal.abi.Pack("expire")
+	if err != nil {
+		panic(err)
+	}
+	return enc
+}
+
+// TryPackExpire is the Go binding used to pack the parameters required for calling
+// the contract method with ID 0x79599f96.  This method will return an error
+// if any inputs are invalid/nil.
+//
+// Solidity: function expire() returns()
+func (deal *Deal) TryPackExpire() ([]byte, error) {
+	return deal.abi.Pack("expire")
+}
+
+// PackSeller is the Go binding used to pack the parameters required for calling
+// the contract method with ID 0x08551a53.  This method will panic if any
+// invalid/nil inputs are passed.
+//
+// Solidity: function seller() view returns(address)
+func (deal *Deal) PackSeller() []byte {
+	enc, err := deal.abi.Pack("seller")
+	if err != nil {
+		panic(err)
+	}
+	return enc
+}
+
+// TryPackSeller is the Go binding used to pack the parameters required for calling
+// the contract method with ID 0x08551a53.  This method will return an error
+// if any inputs are invalid/nil.
+//
+// Solidity: function seller() view returns(address)
+func (deal *Deal) TryPackSeller() ([]byte, error) {
+	return deal.abi.Pack("seller")
+}
+
+// UnpackSeller is the Go binding that unpacks the parameters returned
+// from invoking the contract method with ID 0x08551a53.
+//
+// Solidity: function seller() view returns(address)
+func (deal *Deal) UnpackSeller(data []byte) (common.Address, error) {
+	out, err := deal.abi.Unpack("seller", data)
+	if err != nil {
+		return *new(common.Address), err
+	}
+	out0 := *abi.ConvertType(out[0], new(common.Address)).(*common.Address)
+	return out0, nil
+}
+
+// PackSettle is the Go binding used to pack the parameters required for calling
+// the contract method with ID 0x11da60b4.  This method will panic if any
+// invalid/nil inputs are passed.
+//
+// Solidity: function settle() returns()
+func (deal *Deal) PackSettle() []byte {
+	enc, err := deal.abi.Pack("settle")
+	if err != nil {
+		panic(err)
+	}
+	return enc
+}
+
+// TryPackSettle is the Go binding used to pack the parameters required for calling
+// the contract method with ID 0x11da60b4.  This method will return an error
+// if any inputs are invalid/nil.
+//
+// Solidity: function settle() returns()
+func (deal *Deal) TryPackSettle() ([]byte, error) {
+	return deal.abi.Pack("settle")
+}
+
+// PackStarted is the Go binding used to pack the parameters required for calling
+// the contract method with ID 0x1f2698ab.  This method will panic if any
+// invalid/nil inputs are passed.
+//
+// Solidity: function started() returns()
+func (deal *Deal) PackStarted() []byte {
+	enc, err := deal.abi.Pack("started")
+	if err != nil {
+		panic(err)
+	}
+	return enc
+}
+
+// TryPackStarted is the Go binding used to pack the parameters required for calling
+// the contract method with ID 0x1f2698ab.  This method will return an error
+// if any inputs are invalid/nil.
+//
+// Solidity: function started() returns()
+func (deal *Deal) TryPackStarted() ([]byte, error) {
+	return deal.abi.Pack("started")
+}
+
+// DealCancelled represents a Cancelled event raised by the Deal contract.
+type DealCancelled struct {
+	Reason string
+	Raw    *types.Log // Blockchain specific contextual infos
+}
+
+const DealCancelledEventName = "Cancelled"
+
+// ContractEventName returns the user-defined event name.
+func (DealCancelled) ContractEventName() string {
+	return DealCancelledEventName
+}
+
+// UnpackCancelledEvent is the Go binding that unpacks the event data emitted
+// by contract.
+//
+// Solidity: event Cancelled(string reason)
+func (deal *Deal) UnpackCancelledEvent(log *types.Log) (*DealCancelled, error) {
+	event := "Cancelled"
+	if len(log.Topics) == 0 {
+		return nil, bind.ErrNoEventSignature
+	}
+	if log.Topics[0] != deal.abi.Events[event].ID {
+		return nil, bind.ErrEventSignatureMismatch
+	}
+	out := new(DealCancelled)
+	if len(log.Data) > 0 {
+		if err := deal.abi.UnpackIntoInterface(out, event, log.Data); err != nil {
+			return nil, err
+		}
+	}
+	var indexed abi.Arguments
+	for _, arg := range deal.abi.Events[event].Inputs {
+		if arg.Indexed {
+			indexed = append(indexed, arg)
+		}
+	}
+	if err := abi.ParseTopics(out, indexed, log.Topics[1:]); err != nil {
+		return nil, err
+	}
+	out.Raw = log
+	return out, nil
+}
+
+// DealExpired represents a Expired event raised by the Deal contract.
+type DealExpired struct {
+	Raw *types.Log // Blockchain specific contextual infos
+}
+
+const DealExpiredEventName = "Expired"
+
+// ContractEventName returns the user-defined event name.
+func (DealExpired) ContractEventName() string {
+	return DealExpiredEventName
+}
+
+// UnpackExpiredEvent is the Go binding that unpacks the event data emitted
+// by contract.
+//
+// Solidity: event Expired()
+func (deal *Deal) UnpackExpiredEvent(log *types.Log) (*DealExpired, error) {
+	event := "Expired"
+	if len(log.Topics) == 0 {
+		return nil, bind.ErrNoEventSignature
+	}
+	if log.Topics[0] != deal.abi.Events[event].ID {
+		return nil, bind.ErrEventSignatureMismatch
+	}
+	out := new(DealExpired)
+	if len(log.Data) > 0 {
+		if err := deal.abi.UnpackIntoInterface(out, event, log.Data); err != nil {
+			return nil, err
+		}
+	}
+	var indexed abi.Arguments
+	for _, arg := range deal.abi.Events[event].Inputs {
+		if arg.Indexed {
+			indexed = append(indexed, arg)
+		}
+	}
+	if err := abi.ParseTopics(out, indexed, log.Topics[1:]); err != nil {
+		return nil, err
+	}
+	out.Raw = log
+	return out, nil
+}
+
+// DealSettled represents a Settled event raised by the Deal contract.
+type DealSettled struct {
+	To    common.Address
+	Price *big.Int
+	Raw   *types.Log // Blockchain specific contextual infos
+}
+
+const DealSettledEventName = "Settled"
+
+// ContractEventName returns the user-defined event name.
+func (DealSettled) ContractEventName() string {
+	return DealSettledEventName
+}
+
+// UnpackSettledEvent is the Go binding that unpacks the event data emitted
+// by contract.
+//
+// Solidity: event Settled(address indexed to, uint256 price)
+func (deal *Deal) UnpackSettledEvent(log *types.Log) (*DealSettled, error) {
+	event := "Settled"
+	if len(log.Topics) == 0 {
+		return nil, bind.ErrNoEventSignature
+	}
+	if log.Topics[0] != deal.abi.Events[event].ID {
+		return nil, bind.ErrEventSignatureMismatch
+	}
+	out := new(DealSettled)
+	if len(log.Data) > 0 {
+		if err := deal.abi.UnpackIntoInterface(out, event, log.Data); err != nil {
+			return nil, err
+		}
+	}
+	var indexed abi.Arguments
+	for _, arg := range deal.abi.Events[event].Inputs {
+		if arg.Indexed {
+			indexed = append(indexed, arg)
+		}
+	}
+	if err := abi.ParseTopics(out, indexed, log.Topics[1:]); err != nil {
+		return nil, err
+	}
+	out.Raw = log
+	return out, nil
+}
+
+// DealStarted represents a Started event raised by the Deal contract.
+type DealStarted struct {
+	Price *big.Int
+	Raw   *types.Log // Blockchain specific contextual infos
+}
+
+const DealStartedEventName = "Started"
+
+// ContractEventName returns the user-defined event name.
+func (DealStarted) ContractEventName() string {
+	return DealStartedEventName
+}
+
+// UnpackStartedEvent is the Go binding that unpacks the event data emitted
+// by contract.
+//
+// Solidity: event Started(uint256 price)
+func (deal *Deal) UnpackStartedEvent(log *types.Log) (*DealStarted, error) {
+	event := "Started"
+	if len(log.Topics) == 0 {
+		return nil, bind.ErrNoEventSignature
+	}
+	if log.Topics[0] != deal.abi.Events[event].ID {
+		return nil, bind.ErrEventSignatureMismatch
+	}
+	out := new(DealStarted)
+	if len(log.Data) > 0 {
+		if err := deal.abi.UnpackIntoInterface(out, event, log.Data); err != nil {
+			return nil, err
+		}
+	}
+	var indexed abi.Arguments
+	for _, arg := range deal.abi.Events[event].Inputs {
+		if arg.Indexed {
+			indexed = append(indexed, arg)
+		}
+	}
+	if err := abi.ParseTopics(out, indexed, log.Topics[1:]); err != nil {
+		return nil, err
+	}
+	out.Raw = log
+	return out, nil
+}
+
+// DealsMetaData contains all meta data concerning the Deals contract.
+var DealsMetaData = bind.MetaData{
+	ABI: "[{\"anonymous\":false,\"inputs\":[{\"indexed\":true,\"internalType\":\"uint256\",\"name\":\"id\",\"type\":\"uint256\"},{\"indexed\":true,\"internalType\":\"address\",\"name\":\"deal\",\"type\":\"address\"},{\"indexed\":false,\"internalType\":\"address\",\"name\":\"buyer\",\"type\":\"address\"},{\"indexed\":false,\"internalType\":\"uint256\",\"name\":\"price\",\"type\":\"uint256\"}],\"name\":\"Opened\",\"type\":\"event\"},{\"inputs\":[],\"name\":\"count\",\"outputs\":[{\"internalType\":\"uint256\",\"name\":\"\",\"type\":\"uint256\"}],\"stateMutability\":\"view\",\"type\":\"function\"},{\"inputs\":[{\"internalType\":\"addresspayable\",\"name\":\"seller\",\"type\":\"address\"}],\"name\":\"open\",\"outputs\":[{\"internalType\":\"contractDeal\",\"name\":\"deal\",\"type\":\"address\"}],\"stateMutability\":\"payable\",\"type\":\"function\"}]",
+	ID:  "Deals",
+	Bin: "0x6080604052348015600e575f5ffd5b506105f08061001c5f395ff3fe608060405260043610610028575f3560e01c806306661abd1461002c578063b95460f814610053575b5f5ffd5b348015610037575f5ffd5b506100405f5481565b6040519081526020015b60405180910390f35b610066610061366004610177565b61007e565b6040516001600160a01b03909116815260200161004a565b5f34338360405161008e9061016a565b6001600160a01b039283168152911660208201526040016040518091039082f09050801580156100c0573d5f5f3e3d5ffd5b509050806001600160a01b03165f5f81546100da906101a4565b9182905550604080513381523460208201527f23f3594e94955c18b73f9c006a291dfcec541676a1797820889b70e4215427ed910160405180910390a3806001600160a01b0316631f2698ab6040518163ffffffff1660e01b81526004015f604051808303815f87803b15801561014f575f5ffd5b505af1158015610161573d5f5f3e3d5ffd5b50505050919050565b610427806101c983390190565b5f60208284031215610187575f5ffd5b81356001600160a01b038116811461019d575f5ffd5b9392505050565b5f600182016101c157634e487b7160e01b5f52601160045260245ffd5b506001019056fe60c060405260405161042738038061042783398101604081905261002291610054565b6001600160a01b0390811660a05216608052610085565b80516001600160a01b038116811461004f575f5ffd5b919050565b5f5f60408385031215610065575f5ffd5b61006e83610039565b915061007c60208401610039565b90509250929050565b60805160a0516103676100c05f395f818160690152818161016301526101c901525f818160d101528181610139015261025001526103675ff3fe608060405234801561000f575f5ffd5b5060043610610060575f3560e01c806308551a53146100645780630b4f3f3d146100a757806311da60b4146100bc5780631f2698ab146100c45780637150d8ae146100cc57806379599f96146100f3575b5f5ffd5b61008b7f000000000000000000000000000000000000000000000000000000000000000081565b6040516001600160a01b03909116815260200160405180910390f35b6100ba6100b53660046102cb565b6100fb565b005b6100ba610161565b6100ba6101ef565b61008b7f000000000000000000000000000000000000000000000000000000000000000081565b6100ba610223565b7f2ac842f90dab3279148f7e55ac91d911f75c1c300a202a5250e05400b15fa156828260405161012c929190610339565b60405180910390a161015d7f0000000000000000000000000000000000000000000000000000000000000000610270565b5050565b7f00000000000000000000000000000000000000000000000000000000000000006001600160a01b03167f7823e479a1a4ebe2418874847436f8a1680c5ee5b17f38bb59dbff28e1b45552476040516101bc91815260200190565b60405180910390a26101ed7f0000000000000000000000000000000000000000000000000000000000000000610270565b565b6040514781527e6e0c97de781a7389d44ba8fd35d1467cabb17ed04d038d166d34ab819213f39060200160405180910390a1565b6040517f203d82d8d99f63bfecc8335216735e0271df4249ea752b030f9ab305b94e5afe905f90a16101ed7f00000000000000000000000000000000000000000000000000000000000000005b5f816001600160a01b0316476040515f6040518083038185875af1925050503d805f81146102b9576040519150601f19603f3d011682016040523d82523d5f602084013e6102be565b606091505b505090508061015d575f5ffd5b5f5f602083850312156102dc575f5ffd5b823567ffffffffffffffff8111156102f2575f5ffd5b8301601f81018513610302575f5ffd5b803567ffffffffffffffff811115610318575f5ffd5b856020828401011115610329575f5ffd5b6020919091019590945092505050565b60208152816020820152818360408301375f818301604090810191909152601f909201601f1916010191905056",
+}
+
+// Deals is an auto generated Go binding around an Ethereum contract.
+type Deals struct {
+	abi abi.ABI
+}
+
+// GetABI returns the ABI associated with this contract binding.
+func (c *Deals) GetABI() abi.ABI {
+	return c.abi
+}
+
+// NewDeals creates a new instance of Deals.
+func NewDeals() *Deals {
+	parsed, err := DealsMetaData.ParseABI()
+	if err != nil {
+		panic(errors.New("invalid ABI: " + err.Error()))
+	}
+	return &Deals{abi: *parsed}
+}
+
+// Instance creates a wrapper for a deployed contract instance at the given address.
+// Use this to create the instance object passed to abigen v2 library functions Call, Transact, etc.
+func (c *Deals) Instance(backend bind.ContractBackend, addr common.Address) *bind.BoundContract {
+	return bind.NewBoundContract(addr, c.abi, backend, backend, backend)
+}
+
+// PackCount is the Go binding used to pack the parameters required for calling
+// the contract method with ID 0x06661abd.  This method will panic if any
+// invalid/nil inputs are passed.
+//
+// Solidity: function count() view returns(uint256)
+func (deals *Deals) PackCount() []byte {
+	enc, err := deals.abi.Pack("count")
+	if err != nil {
+		panic(err)
+	}
+	return enc
+}
+
+// TryPackCount is the Go binding used to pack the parameters required for calling
+// the contract method with ID 0x06661abd.  This method will return an error
+// if any inputs are invalid/nil.
+//
+// Solidity: function count() view returns(uint256)
+func (deals *Deals) TryPackCount() ([]byte, error) {
+	return deals.abi.Pack("count")
+}
+
+// UnpackCount is the Go binding that unpacks the parameters returned
+// from invoking the contract method with ID 0x06661abd.
+//
+// Solidity: function count() view returns(uint256)
+func (deals *Deals) UnpackCount(data []byte) (*big.Int, error) {
+	out, err := deals.abi.Unpack("count", data)
+	if err != nil {
+		return new(big.Int), err
+	}
+	out0 := abi.ConvertType(out[0], new(big.Int)).(*big.Int)
+	return out0, nil
+}
+
+// PackOpen is the Go binding used to pack the parameters required for calling
+// the contract method with ID 0xb95460f8.  This method will panic if any
+// invalid/nil inputs are passed.
+//
+// Solidity: function open(address seller) payable returns(address deal)
+func (deals *Deals) PackOpen(seller common.Address) []byte {
+	enc, err := deals.abi.Pack("open", seller)
+	if err != nil {
+		panic(err)
+	}
+	return enc
+}
+
+// TryPackOpen is the Go binding used to pack the parameters required for calling
+// the contract method with ID 0xb95460f8.  This method will return an error
+// if any inputs are invalid/nil.
+//
+// Solidity: function open(address seller) payable returns(address deal)
+func (deals *Deals) TryPackOpen(seller common.Address) ([]byte, error) {
+	return deals.abi.Pack("open", seller)
+}
+
+// UnpackOpen is the Go binding that unpacks the parameters returned
+// from invoking the contract method with ID 0xb95460f8.
+//
+// Solidity: function open(address seller) payable returns(address deal)
+func (deals *Deals) UnpackOpen(data []byte) (common.Address, error) {
+	out, err := deals.abi.Unpack("open", data)
+	if err != nil {
+		return *new(common.Address), err
+	}
+	out0 := *abi.ConvertType(out[0], new(common.Address)).(*common.Address)
+	return out0, nil
+}
+
+// DealsOpened represents a Opened event raised by the Deals contract.
+type DealsOpened struct {
+	Id    *big.Int
+	Deal  common.Address
+	Buyer common.Address
+	Price *big.Int
+	Raw   *types.Log // Blockchain specific contextual infos
+}
+
+const DealsOpenedEventName = "Opened"
+
+// ContractEventName returns the user-defined event name.
+func (DealsOpened) ContractEventName() string {
+	return DealsOpenedEventName
+}
+
+// UnpackOpenedEvent is the Go binding that unpacks the event data emitted
+// by contract.
+//
+// Solidity: event Opened(uint256 indexed id, address indexed deal, address buyer, uint256 price)
+func (deals *Deals) UnpackOpenedEvent(log *types.Log) (*DealsOpened, error) {
+	event := "Opened"
+	if len(log.Topics) == 0 {
+		return nil, bind.ErrNoEventSignature
+	}
+	if log.Topics[0] != deals.abi.Events[event].ID {
+		return nil, bind.ErrEventSignatureMismatch
+	}
+	out := new(DealsOpened)
+	if len(log.Data) > 0 {
+		if err := deals.abi.UnpackIntoInterface(out, event, log.Data); err != nil {
+			return nil, err
+		}
+	}
+	var indexed abi.Arguments
+	for _, arg := range deals.abi.Events[event].Inputs {
+		if arg.Indexed {
+			indexed = append(indexed, arg)
+		}
+	}
+	if err := abi.ParseTopics(out, indexed, log.Topics[1:]); err != nil {
+		return nil, err
+	}
+	out.Raw = log
+	return out, nil
+}
+
 // EscrowMetaData contains all meta data concerning the Escrow contract.
 var EscrowMetaData = bind.MetaData{
 	ABI: "[{\"inputs\":[{\"internalType\":\"address\",\"name\":\"payer_\",\"type\":\"address\"},{\"internalType\":\"address\",\"name\":\"payee_\",\"type\":\"address\"},{\"internalType\":\"uint256\",\"name\":\"releaseDelay\",\"type\":\"uint256\"},{\"internalType\":\"uint8\",\"name\":\"approvalsRequired_\",\"type\":\"uint8\"},{\"internalType\":\"address\",\"name\":\"arbiter_\",\"type\":\"address\"}],\"stateMutability\":\"payable\",\"type\":\"constructor\"},{\"inputs\":[],\"name\":\"AlreadyApproved\",\"type\":\"error\"},{\"inputs\":[],\"name\":\"NotAllowed\",\"type\":\"error\"},{\"inputs\":[],\"name\":\"NotEnoughApprovals\",\"type\":\"error\"},{\"inputs\":[],\"name\":\"Settled\",\"type\":\"error\"},{\"inputs\":[],\"name\":\"TooEarly\",\"type\":\"error\"},{\"anonymous\":false,\"inputs\":[{\"indexed\":true,\"internalType\":\"address\",\"name\":\"approver\",\"type\":\"address\"}],\"name\":\"Approved\",\"type\":\"event\"},{\"anonymous\":false,\"inputs\":[{\"indexed\":true,\"internalType\":\"address\",\"name\":\"oldArbiter\",\"type\":\"address\"},{\"indexed\":true,\"internalType\":\"address\",\"name\":\"newArbiter\",\"type\":\"address\"}],\"name\":\"ArbiterChanged\",\"type\":\"event\"},{\"anonymous\":false,\"inputs\":[{\"indexed\":true,\"internalType\":\"address\",\"name\":\"payer\",\"type\":\"address\"},{\"indexed\":true,\"internalType\":\"address\",\"name\":\"payee\",\"type\":\"address\"},{\"indexed\":true,\"internalType\":\"address\",\"name\":\"arbiter\",\"type\":\"address\"},{\"indexed\":false,\"internalType\":\"uint256\",\"name\":\"amount\",\"type\":\"uint256\"},{\"indexed\":false,\"internalType\":\"uint256\",\"name\":\"releaseTime\",\"type\":\"uint256\"},{\"indexed\":false,\"internalType\":\"uint8\",\"name\":\"approvalsRequired\",\"type\":\"uint8\"}],\"name\":\"EscrowCreated\",\"type\":\"event\"},{\"anonymous\":false,\"inputs\":[{\"indexed\":true,\"internalType\":\"address\",\"name\":\"payer\",\"type\":\"address\"},{\"indexed\":false,\"internalType\":\"uint256\",\"name\":\"amount\",\"type\":\"uint256\"},{\"indexed\":false,\"internalType\":\"uint256\",\"name\":\"timestamp\",\"type\":\"uint256\"}],\"name\":\"EscrowRefunded\",\"type\":\"event\"},{\"anonymous\":false,\"inputs\":[{\"indexed\":true,\"internalType\":\"address\",\"name\":\"payee\",\"type\":\"address\"},{\"indexed\":false,\"internalType\":\"uint256\",\"name\":\"amount\",\"type\":\"uint256\"},{\"indexed\":false,\"internalType\":\"uint256\",\"name\":\"timestamp\",\"type\":\"uint256\"}],\"name\":\"EscrowReleased\",\"type\":\"event\"},{\"inputs\":[],\"name\":\"REFUND_AFTER\",\"outputs\":[{\"internalType\":\"uint256\",\"name\":\"\",\"type\":\"uint256\"}],\"stateMutability\":\"view\",\"type\":\"function\"},{\"inputs\":[],\"name\":\"amount\",\"outputs\":[{\"internalType\":\"uint256\",\"name\":\"\",\"type\":\"uint256\"}],\"stateMutability\":\"view\",\"type\":\"function\"},{\"inputs\":[],\"name\":\"approvals\",\"outputs\":[{\"internalType\":\"uint8\",\"name\":\"\",\"type\":\"uint8\"}],\"stateMutability\":\"view\",\"type\":\"function\"},{\"inputs\":[],\"name\":\"approvalsRequired\",\"outputs\":[{\"internalType\":\"uint8\",\"name\":\"\",\"type\":\"uint8\"}],\"stateMutability\":\"view\",\"type\":\"function\"},{\"inputs\":[],\"name\":\"approve\",\"outputs\":[],\"stateMutability\":\"nonpayable\",\"type\":\"function\"},{\"inputs\":[],\"name\":\"arbiter\",\"outputs\":[{\"internalType\":\"address\",\"name\":\"\",\"type\":\"address\"}],\"stateMutability\":\"view\",\"type\":\"function\"},{\"inputs\":[{\"internalType\":\"address\",\"name\":\"newArbiter\",\"type\":\"address\"}],\"name\":\"changeArbiter\",\"outputs\":[],\"stateMutability\":\"nonpayable\",\"type\":\"function\"},{\"inputs\":[{\"internalType\":\"address\",\"name\":\"\",\"type\":\"address\"}],\"name\":\"hasApproved\",\"outputs\":[{\"internalType\":\"bool\",\"name\":\"\",\"type\":\"bool\"}],\"stateMutability\":\"view\",\"type\":\"function\"},{\"inputs\":[],\"name\":\"payee\",\"outputs\":[{\"internalType\":\"address\",\"name\":\"\",\"type\":\"address\"}],\"stateMutability\":\"view\",\"type\":\"function\"},{\"inputs\":[],\"name\":\"payer\",\"outputs\":[{\"internalType\":\"address\",\"name\":\"\",\"type\":\"address\"}],\"stateMutability\":\"view\",\"type\":\"function\"},{\"inputs\":[],\"name\":\"refund\",\"outputs\":[],\"stateMutability\":\"nonpayable\",\"type\":\"function\"},{\"inputs\":[],\"name\":\"release\",\"outputs\":[],\"stateMutability\":\"nonpayable\",\"type\":\"function\"},{\"inputs\":[],\"name\":\"releaseTime\",\"outputs\":[{\"internalType\":\"uint256\",\"name\":\"\",\"type\":\"uint256\"}],\"stateMutability\":\"view\",\"type\":\"function\"},{\"inputs\":[],\"name\":\"settled\",\"outputs\":[{\"internalType\":\"bool\",\"name\":\"\",\"type\":\"bool\"}],\"stateMutability\":\"view\",\"type\":\"function\"}]",
