@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/url"
 	"regexp"
 	"strconv"
 	"strings"
@@ -16,7 +15,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/gorilla/websocket"
+	"github.com/coder/websocket"
 )
 
 const (
@@ -33,7 +32,7 @@ const (
 // again. What is asked Apart has a second one: too large an answer ends its connection, and the announcements over it.
 type WS struct {
 	url         string
-	to          Dial
+	client      *http.Client // opens connections
 	prove       func(ctx context.Context, ask func(context.Context, *Call) error) error
 	ids         atomic.Uint64
 	wg          sync.WaitGroup // the goroutines of all connections
@@ -50,7 +49,13 @@ type wsLine struct {
 // connection before its use. dial may be nil.
 func NewWS(url string, dial Dial,
 	prove func(ctx context.Context, ask func(context.Context, *Call) error) error) *WS {
-	return &WS{url: url, to: orNetwork(dial), prove: prove, main: wsLine{turn: make(chan struct{}, 1)},
+	client := &http.Client{
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		Transport: &http.Transport{Proxy: http.ProxyFromEnvironment, DialContext: orNetwork(dial), DisableKeepAlives: true,
+			ReadBufferSize: 64 << 10, MaxResponseHeaderBytes: headerLimit},
+	}
+
+	return &WS{url: url, client: client, prove: prove, main: wsLine{turn: make(chan struct{}, 1)},
 		apart: wsLine{turn: make(chan struct{}, 1)}}
 }
 
@@ -65,7 +70,7 @@ type Subscription struct {
 func (s *Subscription) Err() error { return s.conn.cause }
 
 // End ends the connection of the subscription, so that the next one is made over a new one.
-func (s *Subscription) End() { _ = s.conn.c.Close() }
+func (s *Subscription) End() { s.conn.close() }
 
 // Close ends the connections, after those that are being opened, and waits for all goroutines.
 func (t *WS) Close() {
@@ -73,7 +78,7 @@ func (t *WS) Close() {
 		l.turn <- struct{}{}
 		defer func() { <-l.turn }()
 		if l.conn != nil {
-			_ = l.conn.c.Close()
+			l.conn.close()
 		}
 	}
 
@@ -124,7 +129,7 @@ func (t *WS) connect(ctx context.Context) (*wsConn, error) {
 		return err
 	})
 	if err != nil {
-		_ = conn.c.Close()
+		conn.close()
 		return nil, err
 	}
 
@@ -134,14 +139,14 @@ func (t *WS) connect(ctx context.Context) (*wsConn, error) {
 }
 
 func (t *WS) dial(ctx context.Context) (*wsConn, error) {
-	d := websocket.Dialer{
-		Proxy: http.ProxyFromEnvironment, NetDialContext: t.to, HandshakeTimeout: connectTimeout,
-		ReadBufferSize: 64 << 10, WriteBufferSize: 16 << 10,
-	}
-	address, header := credentials(t.url)
-	c, resp, err := d.DialContext(ctx, address, header)
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	conn := &wsConn{done: make(chan struct{}), waiting: map[*wsWait]struct{}{}, heads: make(chan Header, 1)}
+	// No message is read before the first use of conn.
+	c, resp, err := websocket.Dial(ctx, t.url, &websocket.DialOptions{HTTPClient: t.client,
+		OnPongReceived: func(context.Context, []byte) { conn.alive() }})
 	if err != nil {
-		if resp != nil && errors.Is(err, websocket.ErrBadHandshake) {
+		if resp != nil {
 			refused := newMessage(resp.Body, maxPage).refusal(resp.StatusCode)
 			noteRetry(refused, retryAfter(resp.Header.Get("Retry-After"), time.Now()))
 
@@ -151,26 +156,12 @@ func (t *WS) dial(ctx context.Context) (*wsConn, error) {
 		return nil, err
 	}
 
-	conn := &wsConn{c: c, done: make(chan struct{}), waiting: map[*wsWait]struct{}{}, heads: make(chan Header, 1)}
+	c.SetReadLimit(-1) // each message has a limit of its own
+	conn.c, conn.silent = c, time.AfterFunc(wsDeadline, conn.close)
 	t.wg.Go(conn.read)
 	t.wg.Go(conn.ping)
 
 	return conn, nil
-}
-
-// credentials turns the user of a URL into a header, as net/http does on its own: WebSocket URLs have none.
-func credentials(raw string) (string, http.Header) {
-	u, err := url.Parse(raw)
-	if err != nil || u.User == nil {
-		return raw, nil
-	}
-
-	password, _ := u.User.Password()
-	r := http.Request{Header: http.Header{}}
-	r.SetBasicAuth(u.User.Username(), password)
-	u.User = nil
-
-	return u.String(), r.Header
 }
 
 // over sends a batch over a certain connection.
@@ -184,7 +175,7 @@ func (t *WS) over(ctx context.Context, conn *wsConn, calls []*Call, limit int64)
 	body := encode(calls, first)
 	traffic := Traffic{Sent: len(body)}
 	if err := conn.send(ctx, body); err != nil {
-		_ = conn.c.Close() // half a message may have gone out
+		conn.close() // half a message may have gone out
 		conn.giveUp(w, false)
 		return traffic, fmt.Errorf("%w: %w", ErrDisconnected, err)
 	}
@@ -210,10 +201,10 @@ func (t *WS) over(ctx context.Context, conn *wsConn, calls []*Call, limit int64)
 // batches that wait: a batch is in waiting until its delivered is closed or its asker has gone. After
 // done it stays as it is.
 type wsConn struct {
-	c     *websocket.Conn
-	done  chan struct{} // closed when the connection is over
-	heads chan Header   // of the subscription: the newest, older ones are dropped
-	write sync.Mutex    // one writer at a time
+	c      *websocket.Conn
+	silent *time.Timer   // closes the connection, unless something arrives
+	done   chan struct{} // closed when the connection is over
+	heads  chan Header   // of the subscription: the newest, older ones are dropped
 
 	mu       sync.Mutex
 	waiting  map[*wsWait]struct{}
@@ -232,6 +223,12 @@ type wsWait struct {
 	err       error
 	delivered chan struct{}
 }
+
+// close ends the connection. It may be called at any time, by several.
+func (c *wsConn) close() { _ = c.c.CloseNow() }
+
+// alive notes that something has arrived.
+func (c *wsConn) alive() { c.silent.Reset(wsDeadline) }
 
 func (c *wsConn) ended() bool {
 	select {
@@ -263,16 +260,15 @@ func (c *wsConn) await(first uint64, calls []*Call, limit int64, arrived func())
 }
 
 func (c *wsConn) send(ctx context.Context, body []byte) error {
-	c.write.Lock()
-	defer c.write.Unlock()
 	deadline := time.Now().Add(writeDeadline) // what ctx ends goes on until then
 	if before, ok := ctx.Deadline(); ok && before.Before(deadline) {
 		deadline = before
 	}
 
-	_ = c.c.SetWriteDeadline(deadline)
+	ctx, cancel := context.WithDeadline(context.WithoutCancel(ctx), deadline)
+	defer cancel()
 
-	return c.c.WriteMessage(websocket.TextMessage, body)
+	return c.c.Write(ctx, websocket.MessageText, body)
 }
 
 // giveUp ends the asker's waiting. After a deadline that has passed, a connection that has answered only
@@ -283,7 +279,7 @@ func (c *wsConn) giveUp(w *wsWait, late bool) {
 	delete(c.waiting, w)
 	if late && c.answered == w.before && !c.ended() {
 		c.cause = ErrAbandoned
-		_ = c.c.Close()
+		c.close()
 	}
 }
 
@@ -321,7 +317,8 @@ func (c *wsConn) limit() int64 {
 func (c *wsConn) read() {
 	cause := ErrDisconnected
 	defer func() {
-		_ = c.c.Close()
+		c.close()
+		c.silent.Stop()
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.cause = cmp.Or(c.cause, cause)
@@ -331,17 +328,14 @@ func (c *wsConn) read() {
 
 		close(c.done)
 	}()
-	alive := func() { _ = c.c.SetReadDeadline(time.Now().Add(wsDeadline)) }
-	alive()
-	c.c.SetPongHandler(func(string) error { alive(); return nil })
 	for {
-		_, r, err := c.c.NextReader()
+		_, r, err := c.c.Reader(context.Background()) // silent ends it
 		if err != nil {
 			cause = farewell(err)
 			return
 		}
 
-		m := newMessage(&progress{r, alive}, c.limit())
+		m := newMessage(&progress{r, c.alive}, c.limit())
 		list, single, err := m.responses(maxResponses, c.asked)
 		switch {
 		case errors.Is(m.broken, ErrTooLarge), errors.Is(m.broken, ErrOversized):
@@ -359,20 +353,21 @@ func (c *wsConn) read() {
 			return
 		}
 
-		alive()
+		c.alive()
 		c.route(m, list, single)
+		_, _ = io.CopyN(io.Discard, r, maxPage) // as a line's end; with more behind the answer there is no next message
 	}
 }
 
 // farewell is the cause of a connection's end, with the words that the node closed it with.
 func farewell(err error) error {
-	said, is := errors.AsType[*websocket.CloseError](err)
-	if !is || said.Code == websocket.CloseAbnormalClosure { // it said nothing
+	said, is := errors.AsType[websocket.CloseError](err)
+	if !is { // it said nothing
 		return ErrDisconnected
 	}
 
-	err = fmt.Errorf("%w: node says %q (code %d)", ErrDisconnected, said.Text, said.Code)
-	if fromWords(strings.ToLower(said.Text)) == RateLimited {
+	err = fmt.Errorf("%w: node says %q (code %d)", ErrDisconnected, said.Reason, said.Code)
+	if fromWords(strings.ToLower(said.Reason)) == RateLimited {
 		return fmt.Errorf("%w: %w", ErrRate, err)
 	}
 
@@ -495,11 +490,11 @@ func (c *wsConn) ping() {
 		select {
 		case <-c.done:
 			return
-		case now := <-ticker.C:
-			if c.c.WriteControl(websocket.PingMessage, nil, now.Add(pingEvery)) != nil {
-				_ = c.c.Close()
-				return
-			}
+		case <-ticker.C:
+			// Its answer may come late, behind a large message: whether anything arrives is what counts.
+			ctx, cancel := context.WithTimeout(context.Background(), pingEvery)
+			_ = c.c.Ping(ctx)
+			cancel()
 		}
 	}
 }
