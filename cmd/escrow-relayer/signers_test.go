@@ -64,7 +64,8 @@ func TestKeysElsewhereSendCommands(t *testing.T) {
 	key, password := keyFiles(t, dir, requester)
 	for name, sender := range map[string]common.Address{"AWS KMS": inKMS.Address, "Web3Signer": remote.Address} {
 		receipts, err := wallet.Transact(t.Context(), l.Chain, 0, testchain.Call{To: &l.Contracts.Factory,
-			Data: contracts.NewEscrowFactory().PackCreateEscrow(sender, new(big.Int), 1, common.Address{}), Value: big.NewInt(7)})
+			Data:  contracts.NewEscrowFactory().PackCreateEscrow(sender, new(big.Int), 1, common.Address{}),
+			Value: big.NewInt(7)})
 		require.NoError(t, err)
 		logs := receipts[0].Logs
 		escrow := common.BytesToAddress(logs[len(logs)-1].Topics[1][:])

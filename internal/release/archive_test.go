@@ -86,8 +86,8 @@ func (s *Source) unpacked(t *testing.T, out, name, folder string) map[string][]b
 	}
 }
 
-// checkImage: the layout has one image, which runs the archive's binary as nobody in particular, and trusts what Mozilla
-// trusts.
+// checkImage requires an image of the platform, which runs the archive's binary without privileges, and trusts what
+// Mozilla trusts.
 func (s *Source) checkImage(t *testing.T, out string, p Platform, binary []byte) {
 	t.Helper()
 	dir := t.TempDir()

@@ -24,7 +24,8 @@ import (
 // user is the unprivileged user of the image, as in distroless images.
 const user = "65532:65532"
 
-// Local writes the image of one platform under the name escrow-relayer:local, as `docker load` and `crane push` read it.
+// Local writes the image of one platform under the name escrow-relayer:local, as `docker load` and
+// `crane push` read it.
 func (s *Source) Local(ctx context.Context, out string, p Platform) error {
 	b, err := s.build(ctx, p)
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 // Message is what a consumer receives.
 type Message struct {
 	EventID         string // {transaction_hash}:{log_index}, sometimes :{n}; with ChainID it identifies event and content
-	EventType       string // EscrowDeployed, Approved, EscrowReleased, EscrowRefunded (or what means it), or another of EVENT_NAMES
+	EventType       string // EscrowDeployed, Approved, EscrowReleased, EscrowRefunded, or another of EVENT_NAMES
 	ChainID         string // decimal
 	Escrow          string // lower case
 	ContractAddress string // the emitter, EIP-55: the factory for EscrowDeployed, else the escrow
