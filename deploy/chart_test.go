@@ -56,12 +56,12 @@ func objects(t *testing.T, values string, more ...string) map[string]object {
 	all := map[string]object{}
 	for d := yaml.NewDecoder(bytes.NewReader(text)); ; {
 		var o object
-		if err := d.Decode(&o); errors.Is(err, io.EOF) {
+		err := d.Decode(&o)
+		if errors.Is(err, io.EOF) {
 			return all
-		} else {
-			require.NoError(t, err)
 		}
 
+		require.NoError(t, err)
 		all[o["kind"].(string)+" "+at(o, "metadata")["name"].(string)] = o
 	}
 }
@@ -129,7 +129,7 @@ func TestChart(t *testing.T) {
 	require.Equal(t, string(dashboard), at(all["ConfigMap relayer-dashboard"], "data")["escrow-relayer.json"])
 
 	all = objects(t, "deployment")
-	require.True(t, starts(t, all, "Deployment relayer")[0].Partition.Total == 3)
+	require.Equal(t, 3, starts(t, all, "Deployment relayer")[0].Total)
 	require.Equal(t, 4, at(all["Deployment relayer"], "spec")["replicas"], "one stands by")
 	require.NotContains(t, all, "PodMonitor relayer")
 }
