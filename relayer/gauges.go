@@ -404,16 +404,17 @@ func (r *Relayer) followFleet(ctx context.Context, reader *fleet.Reader) error {
 
 // readSnapshot queries the database once.
 func (r *Relayer) readSnapshot(ctx context.Context, reader *fleet.Reader) (*snapshot, error) {
-	ctx, cancel := context.WithTimeout(ctx, snapshotEvery)
-	defer cancel()
-	f, err := reader.Read(ctx)
-	if err != nil {
-		return nil, database.Explain(err)
-	}
+	s := &snapshot{}
+	err := database.Within(ctx, snapshotEvery, func(ctx context.Context) (err error) {
+		if s.fleet, err = reader.Read(ctx); err == nil {
+			s.findings, err = r.ledger.LastFindings(ctx)
+		}
 
-	findings, err := r.ledger.LastFindings(ctx)
+		return err
+	})
+	s.at = time.Now()
 
-	return &snapshot{at: time.Now(), fleet: f, findings: findings}, database.Explain(err)
+	return s, err
 }
 
 // noteSnapshot stores a snapshot, or the error of one. A database without our tables answers but
@@ -424,7 +425,7 @@ func (r *Relayer) noteSnapshot(ctx context.Context, s *snapshot, err error) {
 	answered := err == nil || noSchema
 	if answered {
 		r.condition.database.set(nil)
-		if s != nil && !noSchema {
+		if !noSchema {
 			g.snapshot.Store(s)
 			if s.fleet.Leader.Held {
 				g.leaderSeen.Store(time.Now().UnixNano())

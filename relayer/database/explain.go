@@ -11,6 +11,7 @@ import (
 	"regexp"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 )
@@ -63,6 +64,21 @@ func Explain(err error) error {
 	}
 
 	return e
+}
+
+// Within asks the database, for so long at most, and explains an error. Whatever the driver says of an attempt that
+// took longer, in words that depend on where it was: the database has not answered.
+func Within(ctx context.Context, limit time.Duration, ask func(context.Context) error) error {
+	silent := &Explained{What: fmt.Sprintf("the database has not answered within %s", limit),
+		Remedy: "look at it, and at the network between", cause: context.DeadlineExceeded}
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, silent)
+	defer cancel()
+	err := ask(ctx)
+	if err != nil && context.Cause(ctx) == error(silent) { //nolint:errorlint // this one, and no wrapping of it
+		return silent
+	}
+
+	return Explain(err)
 }
 
 // undefinedTable is the server's code for a table that does not exist.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
 	"github.com/fusion-prime/escrow-relayer/internal/testpg"
@@ -170,4 +171,28 @@ func answering(t *testing.T, text string) (address string) {
 	}()
 
 	return l.Addr().String()
+}
+
+// A frozen server accepts connections and says nothing: however an attempt ends, it is told as what it is.
+func TestFrozenServerIsExplained(t *testing.T) {
+	t.Parallel()
+	frozen, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, frozen.Close()) })
+	pool, err := pgxpool.New(t.Context(), "postgres://u:secret@"+frozen.Addr().String()+"/d?sslmode=disable")
+	require.NoError(t, err)
+	t.Cleanup(pool.Close)
+	for range 20 {
+		err := Within(t.Context(), 5*time.Millisecond, func(ctx context.Context) error {
+			_, err := pool.Exec(ctx, `select 1`)
+			return err
+		})
+		require.EqualError(t, err, "the database has not answered within 5ms: look at it, and at the network between")
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+	}
+
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.ErrorIs(t, Within(ended, time.Minute, func(ctx context.Context) error { return ctx.Err() }), context.Canceled,
+		"the caller has gone: nothing is known of the database")
 }

@@ -173,20 +173,14 @@ func (b *board) read(ctx context.Context, every time.Duration) news {
 }
 
 // attempt reads the database once, within readWithin.
-func (b *board) attempt(ctx context.Context) (news, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, readWithin, errNoAnswer)
-	defer cancel()
-	n, err := b.query(ctx)
-	if err != nil && errors.Is(context.Cause(ctx), errNoAnswer) {
-		err = errNoAnswer
-	}
+func (b *board) attempt(ctx context.Context) (n news, err error) {
+	err = database.Within(ctx, readWithin, func(ctx context.Context) (err error) {
+		n, err = b.query(ctx)
+		return err
+	})
 
-	return n, database.Explain(err)
+	return n, err
 }
-
-// errNoAnswer is the cause of a timeout.
-var errNoAnswer = fmt.Errorf("the database has not answered within %s: look at it, and at the network between",
-	readWithin)
 
 func (b *board) query(ctx context.Context) (n news, err error) {
 	if n.fleet, err = b.cfg.Fleet.Read(ctx); err != nil {
