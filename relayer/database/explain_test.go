@@ -191,6 +191,22 @@ func TestFrozenServerIsExplained(t *testing.T) {
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 	}
 
+	config := pool.Config()
+	config.ConnConfig.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		c, err := new(net.Dialer).DialContext(ctx, network, addr)
+		if err == nil {
+			time.AfterFunc(5*time.Millisecond, func() { _ = c.Close() }) // as Renew does
+		}
+
+		return c, err
+	}
+	renewed, err := pgxpool.NewWithConfig(t.Context(), config)
+	require.NoError(t, err)
+	t.Cleanup(renewed.Close)
+	_, err = renewed.Exec(t.Context(), `select 1`)
+	require.ErrorIs(t, err, net.ErrClosed)
+	require.ErrorContains(t, Explain(err), frozen.Addr().String()+" does not answer: look at the network")
+
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	require.ErrorIs(t, Within(ended, time.Minute, func(ctx context.Context) error { return ctx.Err() }), context.Canceled,
