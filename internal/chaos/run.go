@@ -29,7 +29,7 @@ const settleTimeout = 120 * time.Second
 
 // suspectTimeout is how much longer a range may wait to be verified where a node leaves logs out: a node
 // that has answered wrongly is not asked for up to ten minutes, and the second reading waits for it.
-const suspectTimeout = 10 * time.Minute
+const suspectTimeout = 13 * time.Minute
 
 // refused is the exit code of a relayer that does not fit its surroundings, such as a node of another chain.
 const refused = 2
