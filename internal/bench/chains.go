@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
 
+	"github.com/fusion-prime/escrow-relayer/internal/faults"
 	"github.com/fusion-prime/escrow-relayer/internal/lab"
 	"github.com/fusion-prime/escrow-relayer/internal/testchain"
 	"github.com/fusion-prime/escrow-relayer/internal/testchain/contracts"
@@ -17,7 +19,8 @@ import (
 
 // Chains is what one chain and ten chains cost in one process, with 100,000 escrows of each: the time
 // until all are watched, the resident memory and the connections at rest, and the latency of one chain
-// with a block of 20 events per second, while the others have a block per second without events.
+// with a block of 20 events per second, while the others have a block per second without events: undisturbed,
+// and while the node of another chain swallows what it is sent.
 func Chains(ctx context.Context, o *Options) (figures []Figure, err error) {
 	most := 10
 	if o.Scale < 0.01 {
@@ -47,7 +50,7 @@ func chains(ctx context.Context, o *Options, n int) (figures []Figure, err error
 	}
 
 	defer func() { err = errors.Join(err, l.Close()) }()
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute+time.Duration(o.Blocks)*2*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute+time.Duration(o.Blocks)*4*time.Second)
 	defer cancel()
 	escrows := o.scaled(100_000)
 	others, err := otherChains(ctx, l, n-1, escrows)
@@ -55,6 +58,11 @@ func chains(ctx context.Context, o *Options, n int) (figures []Figure, err error
 		return nil, err
 	}
 
+	proxy, err := beforeFirst(others)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, proxy.Close()) }()
 	load, err := testchain.OpenLoad(ctx, l.Chain, l.Contracts)
 	if err != nil {
 		return nil, err
@@ -91,19 +99,42 @@ func chains(ctx context.Context, o *Options, n int) (figures []Figure, err error
 		return nil, err
 	}
 
-	latencies, _, err := measureLive(ctx, o, l, p, tap, load, clones, 0)
-	if err != nil {
-		return nil, err
-	}
-
 	name := fmt.Sprintf("chains.%d", n)
-
-	return []Figure{
+	figures = []Figure{
 		o.once(name+".ready", "s", 2, ready), o.once(name+".rss", "MiB", 200, s.values["rss MiB"]),
 		o.once(name+".connections", "", 0, s.values["connections "]),
-		unlessFew(o.atMost(name+".live.p50", "ms", 0, Quantile(latencies, 0.5), latencies), o.Blocks, 30),
-		unlessFew(o.atMost(name+".live.p99", "ms", 0, Quantile(latencies, 0.99), latencies), o.Blocks, 100),
-	}, p.Stop(ctx)
+	}
+	for _, beside := range []string{".live", ".live.swallowed"}[:min(n, 2)] {
+		if beside == ".live.swallowed" {
+			defer proxy.Swallow(true)() //nolint:errcheck // nothing uses it any more
+		}
+
+		latencies, _, err := measureLive(ctx, o, l, p, tap, load, clones, 0)
+		if err != nil {
+			return nil, err
+		}
+
+		figures = append(figures,
+			unlessFew(o.atMost(name+beside+".p50", "ms", 0, Quantile(latencies, 0.5), latencies), o.Blocks, 30),
+			unlessFew(o.atMost(name+beside+".p99", "ms", 0, Quantile(latencies, 0.99), latencies), o.Blocks, 100))
+	}
+
+	return figures, p.Stop(ctx)
+}
+
+// beforeFirst puts a proxy before the node of the first of some chains; without one it is before nothing.
+func beforeFirst(chains []*lab.Lab) (*faults.TCP, error) {
+	if len(chains) == 0 {
+		return faults.NewTCP("127.0.0.1:1")
+	}
+
+	first := chains[0]
+	proxy, err := faults.NewTCP(strings.TrimPrefix(first.Chain.HTTP(), "http://"))
+	if err == nil {
+		first.RPC = []string{"http://" + proxy.Addr()}
+	}
+
+	return proxy, err
 }
 
 // otherChains makes more chains beside a lab's, and registers as many escrows on each of them and on the lab's.

@@ -96,8 +96,7 @@ func live(ctx context.Context, o *Options, transport string, jitter float64) (la
 	return measureLive(ctx, o, l, p, tap, load, clones, jitter)
 }
 
-// measureLive measures a relayer that has published one message of each clone and has nothing else
-// to do.
+// measureLive measures a relayer that has published everything and has nothing else to do.
 func measureLive(ctx context.Context, o *Options, l *lab.Lab, p *lab.Process, tap *testpubsub.Recorder,
 	load *testchain.Load, clones []common.Address, jitter float64) (latencies []float64, items float64, err error) {
 	blocks, stop, err := heads(ctx, l.Chain.WS())
@@ -110,12 +109,13 @@ func measureLive(ctx context.Context, o *Options, l *lab.Lab, p *lab.Process, ta
 		return nil, 0, err
 	}
 
+	published := tap.Len()
 	if err := emitEverySecond(ctx, load, clones, o.Blocks, jitter); err != nil {
 		return nil, 0, err
 	}
 
-	if err := tap.Wait(ctx, perBlock*(o.Blocks+1)); err != nil {
-		return nil, 0, fmt.Errorf("received %d of %d messages: %w", tap.Len(), perBlock*(o.Blocks+1), err)
+	if all := published + len(clones)*o.Blocks; tap.Wait(ctx, all) != nil {
+		return nil, 0, fmt.Errorf("received %d of %d messages", tap.Len(), all)
 	}
 
 	after, err := used(ctx, p)
@@ -123,7 +123,7 @@ func measureLive(ctx context.Context, o *Options, l *lab.Lab, p *lab.Process, ta
 		return nil, 0, err
 	}
 
-	latencies, err = sinceAnnounced(tap.Messages()[perBlock:], blocks)
+	latencies, err = sinceAnnounced(tap.Messages()[published:], blocks)
 
 	return latencies, after.minus(before).requests / float64(o.Blocks), err
 }
