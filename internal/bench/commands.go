@@ -93,7 +93,7 @@ func newKeys(l *lab.Lab, senders, inFlight int) (*keys, error) {
 	k := &keys{lab: l, senders: l.Chain.Accounts()[1 : 1+senders],
 		client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 2 * intakePosters}}}
 	var entries []lab.Sender
-	all := lab.Requester{Address: requester.Address}
+	all := lab.Requester{Address: requester.Address, PerMinute: 1 << 30}
 	for i, a := range k.senders {
 		entries = append(entries, lab.Sender{Account: a, Name: "s" + strconv.Itoa(i), MaxFee: commandsMaxFee,
 			DayFees: commandsDay, DayValue: "0", MaxInFlight: inFlight})

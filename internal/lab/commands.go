@@ -38,6 +38,8 @@ type Requester struct {
 	Name    string         `json:"name"`
 	Address common.Address `json:"address"`
 	Allow   []Grant        `json:"allow"`
+
+	PerMinute int `json:"per_minute,omitempty"` // 0: the relayer's default
 }
 
 // Grant allows kinds of commands to one sender.

@@ -31,7 +31,7 @@ type requester struct {
 // defaultPerMinute is how many commands a requester may send to an instance in a minute, unless the policy says
 // otherwise. Fewer than minPerMinute would refuse an array of 100 for ever.
 const (
-	defaultPerMinute = 3000
+	defaultPerMinute = 60_000
 	minPerMinute     = 100
 )
 
