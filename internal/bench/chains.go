@@ -104,22 +104,36 @@ func chains(ctx context.Context, o *Options, n int) (figures []Figure, err error
 		o.once(name+".ready", "s", 2, ready), o.once(name+".rss", "MiB", 200, s.values["rss MiB"]),
 		o.once(name+".connections", "", 0, s.values["connections "]),
 	}
+	live, err := besideOthers(o, name, n, proxy, func() ([]float64, error) {
+		latencies, _, err := measureLive(ctx, o, l, p, tap, load, clones, 0)
+		return latencies, err
+	})
+	if err != nil {
+		return nil, err
+	}
+
+	return append(figures, live...), p.Stop(ctx)
+}
+
+// besideOthers measures one chain of n, then again while the node of another one swallows what it is sent.
+func besideOthers(o *Options, name string, n int, proxy *faults.TCP, measure func() ([]float64, error)) (
+	figures []Figure, err error) {
 	for _, beside := range []string{".live", ".live.swallowed"}[:min(n, 2)] {
 		if beside == ".live.swallowed" {
 			defer proxy.Swallow(true)() //nolint:errcheck // nothing uses it any more
 		}
 
-		latencies, _, err := measureLive(ctx, o, l, p, tap, load, clones, 0)
+		ms, err := measure()
 		if err != nil {
 			return nil, err
 		}
 
 		figures = append(figures,
-			unlessFew(o.atMost(name+beside+".p50", "ms", 0, Quantile(latencies, 0.5), latencies), o.Blocks, 30),
-			unlessFew(o.atMost(name+beside+".p99", "ms", 0, Quantile(latencies, 0.99), latencies), o.Blocks, 100))
+			unlessFew(o.atMost(name+beside+".p50", "ms", 0, Quantile(ms, 0.5), ms), o.Blocks, 30),
+			unlessFew(o.atMost(name+beside+".p99", "ms", 0, Quantile(ms, 0.99), ms), o.Blocks, 100))
 	}
 
-	return figures, p.Stop(ctx)
+	return figures, nil
 }
 
 // beforeFirst puts a proxy before the node of the first of some chains; without one it is before nothing.
