@@ -84,17 +84,7 @@ func chains(ctx context.Context, o *Options, n int) (figures []Figure, err error
 		return nil, err
 	}
 
-	for _, c := range others {
-		c.Chain.(*testchain.Sim).SetInterval(time.Second)
-	}
-
-	select {
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	case <-time.After(atRest):
-	}
-
-	s, err := takeSample(ctx, l, p)
+	s, err := restBeside(ctx, l, p, others)
 	if err != nil {
 		return nil, err
 	}
@@ -113,6 +103,21 @@ func chains(ctx context.Context, o *Options, n int) (figures []Figure, err error
 	}
 
 	return append(figures, live...), p.Stop(ctx)
+}
+
+// restBeside takes a sample once the process has been left alone for a while, with a block a second on the other chains.
+func restBeside(ctx context.Context, l *lab.Lab, p *lab.Process, others []*lab.Lab) (s sample, err error) {
+	for _, c := range others {
+		c.Chain.(*testchain.Sim).SetInterval(time.Second)
+	}
+
+	select {
+	case <-ctx.Done():
+		return s, ctx.Err()
+	case <-time.After(atRest):
+	}
+
+	return takeSample(ctx, l, p)
 }
 
 // besideOthers measures one chain of n, then again while the node of another one swallows what it is sent.
