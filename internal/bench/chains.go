@@ -105,7 +105,7 @@ func chains(ctx context.Context, o *Options, n int) (figures []Figure, err error
 	return append(figures, live...), p.Stop(ctx)
 }
 
-// restBeside takes a sample once the process has been left alone for a while, with a block a second on the other chains.
+// restBeside takes a sample once the process has been left alone for a while, with a block a second on the others.
 func restBeside(ctx context.Context, l *lab.Lab, p *lab.Process, others []*lab.Lab) (s sample, err error) {
 	for _, c := range others {
 		c.Chain.(*testchain.Sim).SetInterval(time.Second)
