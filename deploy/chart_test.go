@@ -151,7 +151,8 @@ func TestChartKeys(t *testing.T) {
 	require.NotEqual(t, other["serviceAccountName"], pod["serviceAccountName"])
 	files := pod["volumes"].([]any)[1].(object)
 	require.Equal(t, object{"secretName": "escrow-relayer-keys", "defaultMode": 0o440}, files["secret"])
-	require.Equal(t, at(pod, "securityContext")["runAsGroup"], at(pod, "securityContext")["fsGroup"], "it can read them")
+	rights := at(pod, "securityContext")
+	require.Equal(t, rights["runAsGroup"], rights["fsGroup"], "it can read them")
 	container, without := pod["containers"].([]any)[0].(object), other["containers"].([]any)[0].(object)
 	mount := container["volumeMounts"].([]any)[1].(object)
 	require.Equal(t, files["name"], mount["name"])
@@ -172,7 +173,7 @@ func TestChartKeys(t *testing.T) {
 	delete(other, "serviceAccountName")
 	delete(pod, "volumes")
 	delete(other, "volumes")
-	delete(at(pod, "securityContext"), "fsGroup")
+	delete(rights, "fsGroup")
 	require.Equal(t, other, pod)
 }
 

@@ -54,7 +54,8 @@ func TestServicesDoNotChangeTheVersions(t *testing.T) {
 		_, err := db.Exec(context.Background(), `drop owned by `+login+`; drop role `+login)
 		require.NoError(t, err)
 	})
-	require.NoError(t, run(`alter default privileges in schema public grant select, insert, update, delete on tables to `+login))
+	require.NoError(t, run(`alter default privileges in schema public
+		grant select, insert, update, delete on tables to `+login))
 	var wg sync.WaitGroup
 	for range 3 {
 		wg.Go(func() {

@@ -114,8 +114,9 @@ func measureLive(ctx context.Context, o *Options, l *lab.Lab, p *lab.Process, ta
 		return nil, 0, err
 	}
 
-	if all := published + len(clones)*o.Blocks; tap.Wait(ctx, all) != nil {
-		return nil, 0, fmt.Errorf("received %d of %d messages", tap.Len(), all)
+	all := published + len(clones)*o.Blocks
+	if err := tap.Wait(ctx, all); err != nil {
+		return nil, 0, fmt.Errorf("received %d of %d messages: %w", tap.Len(), all, err)
 	}
 
 	after, err := used(ctx, p)

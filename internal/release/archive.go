@@ -8,6 +8,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"maps"
 	"os"
@@ -210,28 +211,27 @@ func (s *Source) archive(folder string, files []file) ([]byte, error) {
 	var b bytes.Buffer
 	zip := gzip.NewWriter(&b)
 	zip.ModTime = s.Time
-	w := tar.NewWriter(zip)
-	for _, f := range files {
-		f.name = folder + "/" + f.name
-		if err := s.add(w, f); err != nil {
-			return nil, err
-		}
-	}
-
-	err := errors.Join(w.Close(), zip.Close())
+	err := errors.Join(s.tar(zip, folder+"/", files), zip.Close())
 
 	return b.Bytes(), err
 }
 
-func (s *Source) add(w *tar.Writer, f file) error {
-	h := &tar.Header{Name: f.name, Mode: f.mode, Size: int64(len(f.text)), ModTime: s.Time, Format: tar.FormatUSTAR}
-	if err := w.WriteHeader(h); err != nil {
-		return err
+// tar writes files, each with a prefix before its name.
+func (s *Source) tar(to io.Writer, prefix string, files []file) error {
+	w := tar.NewWriter(to)
+	for _, f := range files {
+		h := &tar.Header{Name: prefix + f.name, Mode: f.mode, Size: int64(len(f.text)), ModTime: s.Time,
+			Format: tar.FormatUSTAR}
+		if err := w.WriteHeader(h); err != nil {
+			return err
+		}
+
+		if _, err := w.Write(f.text); err != nil {
+			return err
+		}
 	}
 
-	_, err := w.Write(f.text)
-
-	return err
+	return w.Close()
 }
 
 // Verify makes everything again from a clone in another folder, and compares the checksums with those of Make.

@@ -11,13 +11,14 @@ const chartFolder = "deploy/chart"
 
 var chartVersion = regexp.MustCompile(`(?m)^(version|appVersion): .*$`)
 
-// semantic is the version as Helm wants it: v1.2.3 is 1.2.3, and a commit without a tag is 0.0.0-COMMIT.
+// semantic is the version as Helm wants it: v1.2.3 is 1.2.3, and a commit without a tag is 0.0.0-gCOMMIT, since
+// a number with a zero before it is no version.
 func (s *Source) semantic() string {
 	if v, ok := strings.CutPrefix(s.Version, "v"); ok {
 		return v
 	}
 
-	return "0.0.0-" + s.Version
+	return "0.0.0-g" + s.Version
 }
 
 // chart is the Helm chart as an archive, with the version of the source.

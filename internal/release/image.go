@@ -1,11 +1,9 @@
 package release
 
 import (
-	"archive/tar"
 	"bytes"
 	"context"
 	"encoding/pem"
-	"errors"
 	"io"
 	"os"
 	"path/filepath"
@@ -48,20 +46,21 @@ func (s *Source) Local(ctx context.Context, out string, p Platform) error {
 // image is of one platform: one layer with the program, its papers, the certificate authorities that Mozilla trusts,
 // and the user. There is no base image: nothing else could be attacked, or be another one at the next build.
 func (s *Source) image(p Platform, files []file) (a mutate.IndexAddendum, err error) {
-	var b bytes.Buffer
-	w := tar.NewWriter(&b)
+	root := []file{
+		{"etc/ssl/certs/ca-certificates.crt", 0o644, authorities()},
+		{"etc/passwd", 0o644, []byte("nonroot:x:65532:65532:nonroot:/:/sbin/nologin\n")},
+	}
 	for _, f := range files {
 		f.name = "usr/share/doc/escrow-relayer/" + filepath.Base(f.name)
 		if f.mode == 0o755 {
 			f.name = "usr/local/bin/escrow-relayer"
 		}
 
-		err = errors.Join(err, s.add(w, f))
+		root = append(root, f)
 	}
 
-	err = errors.Join(err, s.add(w, file{"etc/ssl/certs/ca-certificates.crt", 0o644, authorities()}),
-		s.add(w, file{"etc/passwd", 0o644, []byte("nonroot:x:65532:65532:nonroot:/:/sbin/nologin\n")}), w.Close())
-	if err != nil {
+	var b bytes.Buffer
+	if err := s.tar(&b, "", root); err != nil {
 		return a, err
 	}
 
@@ -131,14 +130,7 @@ func (s *Source) layout(images []mutate.IndexAddendum) ([]byte, error) {
 	}
 
 	var b bytes.Buffer
-	w := tar.NewWriter(&b)
-	for _, f := range files {
-		if err := s.add(w, f); err != nil {
-			return nil, err
-		}
-	}
-
-	err = w.Close()
+	err = s.tar(&b, "", files)
 
 	return b.Bytes(), err
 }

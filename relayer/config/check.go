@@ -288,8 +288,8 @@ func (l *loader) events() {
 	}
 
 	if c.ABI.Aliased() && (c.SendersFile != "" || c.PolicyFile != "") {
-		l.say("EVENT_ALIASES", "the contracts of others have other functions: commands and their keeper call an Escrow of "+
-			"this project; unset SENDERS_FILE and COMMANDS_POLICY_FILE for this chain")
+		l.say("EVENT_ALIASES", "the contracts of others have other functions: commands and their keeper call an Escrow "+
+			"of this project; unset SENDERS_FILE and COMMANDS_POLICY_FILE for this chain")
 	}
 
 	c.Other = map[string]bool{}

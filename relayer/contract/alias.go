@@ -30,10 +30,11 @@ func parseAliases(texts []string) (map[string]*alias, error) {
 		m := aliasForm.FindStringSubmatch(text)
 		switch {
 		case m == nil || (m[2] != "") != (m[3] == Deployed):
-			return nil, fmt.Errorf("EVENT_ALIASES: %q is neither THEIRS=OURS nor THEIRS(ARGUMENT)=%s, where ARGUMENT is the "+
-				"address of what was deployed", text, Deployed)
+			return nil, fmt.Errorf("EVENT_ALIASES: %q is neither THEIRS=OURS nor THEIRS(ARGUMENT)=%s, where ARGUMENT is "+
+				"the address of what was deployed", text, Deployed)
 		case !slices.Contains(interpreted, m[3]):
-			return nil, fmt.Errorf("EVENT_ALIASES: %s of %q is not one of %s", m[3], text, strings.Join(interpreted, ", "))
+			return nil, fmt.Errorf("EVENT_ALIASES: %s of %q is not one of %s", m[3], text,
+				strings.Join(interpreted, ", "))
 		case aliases[m[1]] != nil:
 			return nil, fmt.Errorf("EVENT_ALIASES: %s has two meanings", m[1])
 		}

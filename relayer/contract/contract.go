@@ -175,8 +175,8 @@ func New(factoryABI, escrowABI string, aliases ...string) (a *ABI, err error) {
 
 	for _, theirs := range slices.Sorted(maps.Keys(a.aliases)) {
 		if !a.aliases[theirs].used {
-			return nil, fmt.Errorf("EVENT_ALIASES: the ABI has no event %s: an EscrowDeployed is looked for in FACTORY_ABI, "+
-				"the others are in ESCROW_ABI", theirs)
+			return nil, fmt.Errorf("EVENT_ALIASES: the ABI has no event %s: an EscrowDeployed is looked for in "+
+				"FACTORY_ABI, the others in ESCROW_ABI", theirs)
 		}
 	}
 

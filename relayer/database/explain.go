@@ -174,8 +174,8 @@ func explainConnection(e *pgconn.ConnectError) *Explained {
 	case errors.Is(e, os.ErrNotExist):
 		return &Explained{What: "there is no socket of Postgres in " + where,
 			Remedy: "start the database, or correct the host in DATABASE_URL"}
-	case errors.Is(e, context.DeadlineExceeded), errors.Is(e, os.ErrDeadlineExceeded), strings.Contains(text, "timeout"),
-		errors.Is(e, net.ErrClosed): // by Renew, as the session was lost meanwhile
+	case errors.Is(e, context.DeadlineExceeded), errors.Is(e, os.ErrDeadlineExceeded),
+		strings.Contains(text, "timeout"), errors.Is(e, net.ErrClosed): // by Renew, as the session was lost meanwhile
 		return &Explained{What: "the database at " + where + " does not answer",
 			Remedy: "look at the network and the firewall between here and the database, and at the host in DATABASE_URL"}
 	case errors.Is(e, syscall.EHOSTUNREACH), errors.Is(e, syscall.ENETUNREACH):

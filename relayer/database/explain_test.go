@@ -209,6 +209,6 @@ func TestFrozenServerIsExplained(t *testing.T) {
 
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	require.ErrorIs(t, Within(ended, time.Minute, func(ctx context.Context) error { return ctx.Err() }), context.Canceled,
-		"the caller has gone: nothing is known of the database")
+	err = Within(ended, time.Minute, func(ctx context.Context) error { return ctx.Err() })
+	require.ErrorIs(t, err, context.Canceled, "the caller has gone: nothing is known of the database")
 }

@@ -1,7 +1,6 @@
 package fleet
 
 import (
-	"cmp"
 	"time"
 
 	"github.com/fusion-prime/escrow-relayer/partition"
@@ -103,4 +102,12 @@ func (i *Self) Checks() map[string]error {
 }
 
 // Ready reports whether all checks are healthy.
-func (i *Self) Ready() bool { return cmp.Or(i.Session, i.Database, i.Node, i.Stuck) == nil }
+func (i *Self) Ready() bool {
+	for _, err := range i.Checks() {
+		if err != nil {
+			return false
+		}
+	}
+
+	return true
+}

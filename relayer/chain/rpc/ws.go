@@ -51,8 +51,8 @@ func NewWS(url string, dial Dial,
 	prove func(ctx context.Context, ask func(context.Context, *Call) error) error) *WS {
 	client := &http.Client{
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-		Transport: &http.Transport{Proxy: http.ProxyFromEnvironment, DialContext: orNetwork(dial), DisableKeepAlives: true,
-			ReadBufferSize: 64 << 10, MaxResponseHeaderBytes: headerLimit},
+		Transport: &http.Transport{Proxy: http.ProxyFromEnvironment, DialContext: orNetwork(dial),
+			DisableKeepAlives: true, ReadBufferSize: 64 << 10, MaxResponseHeaderBytes: headerLimit},
 	}
 
 	return &WS{url: url, client: client, prove: prove, main: wsLine{turn: make(chan struct{}, 1)},

@@ -60,7 +60,8 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		Name: "relayer_commands_taken_total", Help: "Commands that came in, by what became of them at once.",
 	}, []string{"outcome"})}
 	for _, o := range []string{"accepted", "known", command.CodeMalformed, command.CodeTooLarge, command.CodeForeign,
-		command.CodeSignature, command.CodeNotAllowed, command.CodeExpired, command.CodeConflict, command.CodeTooOften} {
+		command.CodeSignature, command.CodeNotAllowed, command.CodeTooOften, command.CodeExpired,
+		command.CodeConflict} {
 		m.taken.WithLabelValues(o)
 	}
 

@@ -992,7 +992,8 @@ func TestRequesterSendsTooOften(t *testing.T) {
 	t.Parallel()
 	f := setup(t)
 	allow := fmt.Sprintf(`"allow":[{"sender":%q,"kinds":["approve","release"],"max_fee":"1000"}]`, sender)
-	policy, err := intake.ParsePolicy(fmt.Appendf(nil, `{"requesters":[{"address":%q,"per_minute":100,%s},{"address":%q,%s}]}`,
+	policy, err := intake.ParsePolicy(fmt.Appendf(nil,
+		`{"requesters":[{"address":%q,"per_minute":100,%s},{"address":%q,%s}]}`,
 		crypto.PubkeyToAddress(f.key.PublicKey), allow, crypto.PubkeyToAddress(f.stranger.PublicKey), allow))
 	require.NoError(t, err)
 	var now atomic.Int64

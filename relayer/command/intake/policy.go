@@ -29,7 +29,7 @@ type requester struct {
 }
 
 // defaultPerMinute is how many commands a requester may send to an instance in a minute, unless the policy says
-// otherwise. Fewer than minPerMinute would refuse an array of 100 for ever.
+// otherwise. With fewer than minPerMinute no array of 100 would be taken whole.
 const (
 	defaultPerMinute = 60_000
 	minPerMinute     = 100

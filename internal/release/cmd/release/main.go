@@ -21,7 +21,8 @@ func main() {
 	only := flag.String("only", "", "one platform, as linux/amd64; without it all")
 	verify := flag.Bool("verify", false, "build everything a second time elsewhere, and compare")
 	notices := flag.Bool("notices", false, "write deploy/THIRD_PARTY_NOTICES and nothing else")
-	image := flag.String("image", "", "write the image of one platform to this file and nothing else; the tree may have changes")
+	image := flag.String("image", "",
+		"write the image of one platform to this file and nothing else; the tree may have changes")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	err := run(ctx, *out, *only, *image, *verify, *notices)
