@@ -298,6 +298,9 @@ func (v *view) tag(r *request) error {
 	return nil
 }
 
+// ofState are methods whose second parameter is the block of the state that they are about.
+var ofState = []string{"eth_getTransactionCount", "eth_getCode", "eth_getBalance", "eth_call"}
+
 // unable refuses methods that the node does not know, and what asks for state that was thrown away.
 func (v *view) unable(r request) (a response, refused bool) {
 	for _, i := range v.list {
@@ -305,7 +308,7 @@ func (v *view) unable(r request) (a response, refused bool) {
 		case i.Mode == Without && i.Words == r.Method:
 			i.hits.Add(1)
 			return refuse(r, -32601, "the method "+r.Method+" does not exist/is not available"), true
-		case i.Mode == Stateless && (r.Method == "eth_getTransactionCount" || r.Method == "eth_getCode"):
+		case i.Mode == Stateless && slices.Contains(ofState, r.Method):
 			if number, ok := unhex(r.Params[1]); ok && number < i.N {
 				i.hits.Add(1)
 				return refuse(r, -32000, "missing trie node"), true

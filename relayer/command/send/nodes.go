@@ -228,27 +228,34 @@ func (n *Nodes) Look(ctx context.Context, account common.Address, target uint64,
 	return look, nil
 }
 
-// account reads from one node, in one request, what one node's word is enough for. A node may lack
-// the tag pending, or the state after the target: the rest counts.
+// account reads from one node, in one request, what one node's word is enough for. Where no node answers all of it,
+// as without the tag pending or the state after the target, these two are asked for by themselves, and the rest counts.
 func (n *Nodes) account(ctx context.Context, account common.Address, target uint64, everyone bool, look *Look) error {
 	var balance, latest, pending, final quantity
 	var code hexutil.Bytes
 	questions := []*question{about(&balance, "eth_getBalance", account, "latest")}
 	pool := about(&pending, transactionCount, account, "pending")
 	past := about(&final, transactionCount, account, hexutil.Uint64(target))
+	var may []*question
 	if everyone {
 		questions = append(questions, about(&code, "eth_getCode", account, "latest"))
 	} else {
-		questions = append(questions, about(&latest, transactionCount, account, "latest"),
-			past, pool)
+		questions = append(questions, about(&latest, transactionCount, account, "latest"))
+		may = []*question{past, pool}
 	}
 
-	if err := n.ask(ctx, questions...); err != nil {
-		return err
+	if err := n.ask(ctx, slices.Concat(questions, may)...); err != nil {
+		if err := n.ask(ctx, questions...); err != nil {
+			return err
+		}
+
+		for _, q := range may {
+			q.err = cmp.Or(n.ask(ctx, q), q.err)
+		}
 	}
 
 	for _, q := range questions {
-		if q.err != nil && q != pool && q != past {
+		if q.err != nil {
 			return q.err
 		}
 	}
@@ -317,11 +324,8 @@ func (n *Nodes) Simulate(ctx context.Context, target Block, calls []Call) ([]Sim
 	return all, nil
 }
 
-// errNoState means that a node has a block without the state after it: full nodes keep some 128 of them.
-var errNoState = errors.New("the node does not have the state after the block")
-
-// simulate tries calls at the target, and then, at the head, those that went through. Where the state after
-// the target is gone, all of it is tried at the head, and stays provisional.
+// simulate tries calls at the target, and then, at the head, those that went through. Where no node tells of the
+// target, as full nodes keep the state after some 128 blocks, all of it is tried at the head, and stays provisional.
 func (n *Nodes) simulate(ctx context.Context, target Block, calls []Call, all []Simulation) error {
 	transactions := make([]map[string]any, len(calls))
 	for i, c := range calls {
@@ -330,7 +334,7 @@ func (n *Nodes) simulate(ctx context.Context, target Block, calls []Call, all []
 	}
 
 	err := n.try(ctx, &target, calls, transactions, all)
-	if errors.Is(err, errNoState) {
+	if err != nil && !errors.Is(err, ErrBranch) {
 		err = n.try(ctx, nil, calls, transactions, all)
 	}
 
@@ -393,7 +397,7 @@ func (n *Nodes) try(ctx context.Context, target *Block, calls []Call, transactio
 	for i, c := range calls {
 		code, tried := questions[2*i], questions[2*i+1]
 		if code.err != nil {
-			return fmt.Errorf("%w: %w", errNoState, code.err)
+			return code.err
 		}
 
 		if len(codes[i]) == 0 && len(c.Data) > 0 {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"math"
 	"math/big"
 	"strings"
 	"sync/atomic"
@@ -14,6 +15,7 @@ import (
 	"github.com/ethereum/go-ethereum/core/types"
 	"github.com/stretchr/testify/require"
 
+	"github.com/fusion-prime/escrow-relayer/internal/faults"
 	"github.com/fusion-prime/escrow-relayer/internal/testchain"
 	"github.com/fusion-prime/escrow-relayer/internal/testchain/contracts"
 	"github.com/fusion-prime/escrow-relayer/relayer/chain"
@@ -219,14 +221,6 @@ func TestQuirksOfNodes(t *testing.T) {
 
 			return result, nil
 		},
-		"no state of old blocks": func(method, params, result string) (string, error) {
-			past := strings.HasSuffix(params, `"latest"]`) || strings.HasSuffix(params, `"pending"]`)
-			if !past && (method == "eth_getTransactionCount" || method == "eth_call" || method == "eth_getCode") {
-				return "", &chain.NodeError{Code: -32000, Message: "missing trie node"}
-			}
-
-			return result, nil
-		},
 		"no tag pending": func(method, params, result string) (string, error) {
 			if method == "eth_getTransactionCount" && strings.Contains(params, "pending") {
 				return "", &chain.NodeError{Code: -32602, Message: "invalid block tag"}
@@ -244,4 +238,20 @@ func TestQuirksOfNodes(t *testing.T) {
 			require.Len(t, w.sent(), 1)
 		})
 	}
+}
+
+// A node that keeps no state of blocks as old as the target, as a full node has it while the ledger is more than 128
+// blocks behind: a command is sent and answered all the same.
+func TestNoStateOfOldBlocks(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, startSim(t))
+	node, err := faults.NewNode(w.node.HTTP(), w.node.WS(), 1)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, node.Close()) })
+	stateless := node.Inject(faults.Fault{Mode: faults.Stateless, N: math.MaxInt64})
+	nodes := send.NewNodes(w.follow(node.HTTP()))
+	w.start(func(c *send.Config) { c.Chain = nodes })
+	w.await(w.accept(w.command(command.Approve, w.escrow(1, 0), nil)), true, command.Done)
+	require.Len(t, w.sent(), 1)
+	require.Positive(t, stateless.Hits())
 }
