@@ -61,21 +61,29 @@ func Differences(of map[string]Settings) []Difference {
 		collect(false, func(s Settings) map[string]string { return s.Other })...)
 }
 
-// agree returns ErrDisagree when a live instance differs in Settings.Stream and both lack Mixed.
+// agree returns ErrDisagree when a live instance differs in Settings.Stream and both lack Mixed. Where none is alive
+// nobody disagrees, and the log says how the stream differs from that of the instance that was there last.
 // The row of an instance that stopped cleanly and is about to restart has its old settings, so it
 // is left out: the instance compares itself when it joins.
 func agree(ctx context.Context, cfg *Config, tx pgx.Tx) error {
 	rows, _ := tx.Query(ctx,
-		`select i.instance_id, i.settings from relayer_instances i where i.chain_id = $1 and i.instance_id <> $3
-			and i.left_at is null and `+living,
+		`select i.instance_id, i.settings, i.instance_id <> $3 and i.left_at is null and `+living+`
+		   from relayer_instances i where i.chain_id = $1 order by i.seen_at`,
 		cfg.ChainID, cfg.StaleAfter.Seconds(), cfg.InstanceID)
-	var id string
+	var id, last string
 	var raw []byte
+	var alive, accompanied bool
+	var before Settings
 	var errs []error
-	_, err := pgx.ForEachRow(rows, []any{&id, &raw}, func() error {
+	_, err := pgx.ForEachRow(rows, []any{&id, &raw, &alive}, func() error {
 		var other Settings
 		if err := json.Unmarshal(raw, &other); err != nil {
 			return fmt.Errorf("read the settings of %s: %w", id, err)
+		}
+
+		last, before, accompanied = id, other, accompanied || alive
+		if !alive {
+			return nil
 		}
 
 		for _, d := range Differences(map[string]Settings{cfg.InstanceID: cfg.Settings, id: other}) {
@@ -97,6 +105,17 @@ func agree(ctx context.Context, cfg *Config, tx pgx.Tx) error {
 	if len(errs) > 0 {
 		return fmt.Errorf("%w: %w; to change it while the fleet runs, start the changed instances with ALLOW_MIXED_SETTINGS=true and take that back afterwards, "+
 			"or stop all instances first", ErrDisagree, errors.Join(errs...))
+	}
+
+	if accompanied {
+		return nil
+	}
+
+	for _, d := range Differences(map[string]Settings{cfg.InstanceID + " now": cfg.Settings, last + " before": before}) {
+		if d.Stream {
+			cfg.Log.WarnContext(ctx, "the stream goes on with other settings than the last instance had; "+
+				"if that is a mistake, stop this instance and correct it", slog.String("difference", d.String()))
+		}
 	}
 
 	return nil

@@ -1,6 +1,8 @@
 package partition
 
 import (
+	"bytes"
+	"log/slog"
 	"testing"
 	"time"
 
@@ -49,7 +51,7 @@ func TestDifferences(t *testing.T) {
 	require.False(t, list[1].Stream)
 }
 
-// A dead instance's settings bind nobody.
+// A dead instance's settings bind nobody, and the log says what changes.
 func TestSettingsOfTheDead(t *testing.T) {
 	url := testpg.New(t)
 	pool := testpg.Open(t, url)
@@ -60,5 +62,14 @@ func TestSettingsOfTheDead(t *testing.T) {
 	}
 	a := born(t, url, pool, "a", 0, 1, with("one"))
 	a.die(t)
-	born(t, url, pool, "b", 0, 1, with("two"))
+	var log bytes.Buffer
+	b := born(t, url, pool, "b", 0, 1, func(c *Config) {
+		with("two")(c)
+		c.Log = slog.New(slog.NewTextHandler(&log, nil))
+	})
+	require.Contains(t, log.String(), `PUBSUB_TOPIC_ID is \"one\" on a before and \"two\" on b now`)
+
+	log.Reset()
+	require.NoError(t, b.Join(t.Context())) // with the same settings again
+	require.NotContains(t, log.String(), "other settings")
 }

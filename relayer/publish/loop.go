@@ -190,7 +190,7 @@ func (l *loop) acknowledged(f *request) {
 	for i := range f.rows {
 		r := &f.rows[i]
 		if message.Kind(r.Kind) == message.Original && r.Event.BlockTime > 0 {
-			m.latency.Observe(max(0, now.Sub(time.Unix(int64(r.Event.BlockTime), 0)).Seconds()))
+			m.observeLatency(now.Sub(time.Unix(int64(r.Event.BlockTime), 0)), r.Trace)
 		}
 
 		l.done(r.Sent())

@@ -6,6 +6,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
+	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc/codes"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/publish/pubsub"
@@ -43,7 +44,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Help:    "From handing a message to the client to its acknowledgement.",
 			Buckets: prometheus.ExponentialBuckets(0.001, 2, 15)}),
 		latency: f.NewHistogram(prometheus.HistogramOpts{Name: "relayer_event_latency_seconds",
-			Help:    "From the timestamp of an event's block to the acknowledgement of its message.",
+			Help:    "From the timestamp of an event's block to the acknowledgement of its message. The exemplar is the trace of an event.",
 			Buckets: prometheus.ExponentialBuckets(0.5, 2, 14)}),
 		inFlight: f.NewGauge(prometheus.GaugeOpts{Name: "relayer_publish_inflight_messages",
 			Help: "Messages sent and not acknowledged yet."}),
@@ -59,6 +60,16 @@ func (m *Metrics) everyCode() {
 	for c := codes.Canceled; c <= codes.Unauthenticated; c++ {
 		m.errors.WithLabelValues(c.String())
 	}
+}
+
+// observeLatency counts the latency of an event, with its trace as the exemplar; nil: it was not sampled.
+func (m *Metrics) observeLatency(took time.Duration, of *trace.SpanContext) {
+	var exemplar prometheus.Labels
+	if of != nil {
+		exemplar = prometheus.Labels{"trace_id": of.TraceID().String()}
+	}
+
+	m.latency.(prometheus.ExemplarObserver).ObserveWithExemplar(max(0, took.Seconds()), exemplar) //nolint:forcetypeassert // promises this
 }
 
 // NewAnswerMetrics registers the metrics of a Publisher of answers. What else it measures is not shown.

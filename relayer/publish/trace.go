@@ -15,7 +15,7 @@ import (
 
 // traced is the span of a message about to be sent; the message carries its context. It is a child
 // of the commit's span if this process offered the row and still has it in memory: rows read from
-// the outbox begin a new trace.
+// the outbox begin a new trace. The row's Trace becomes that of the span, if it is sampled.
 func traced(ctx context.Context, tracer trace.Tracer, p *outbox.Pending, m *pubsub.Message,
 	topic, key string) trace.Span {
 	if p.Trace != nil {
@@ -35,6 +35,11 @@ func traced(ctx context.Context, tracer trace.Tracer, p *outbox.Pending, m *pubs
 			attribute.String("relayer.escrow", m.Attributes[message.AttrEscrow]),
 			attribute.Int64("relayer.block", int64(p.Event.BlockNumber)),
 		)
+	}
+
+	p.Trace = nil
+	if c := span.SpanContext(); c.IsSampled() {
+		p.Trace = &c
 	}
 
 	propagation.TraceContext{}.Inject(ctx, propagation.MapCarrier(m.Attributes))

@@ -1,8 +1,16 @@
 package publish_test
 
 import (
+	"log/slog"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"regexp"
+	"slices"
+	"strings"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 	"go.opentelemetry.io/otel/attribute"
 	sdk "go.opentelemetry.io/otel/sdk/trace"
@@ -12,6 +20,7 @@ import (
 
 	"github.com/fusion-prime/escrow-relayer/internal/testpubsub"
 	"github.com/fusion-prime/escrow-relayer/relayer/message"
+	"github.com/fusion-prime/escrow-relayer/relayer/metrics"
 	"github.com/fusion-prime/escrow-relayer/relayer/publish"
 )
 
@@ -22,6 +31,8 @@ func TestMessagesCarryTheirSpan(t *testing.T) {
 	provider := sdk.NewTracerProvider(sdk.WithSpanProcessor(recorder))
 	cfg := w.config()
 	cfg.Tracer = provider.Tracer("test")
+	reg := prometheus.NewRegistry()
+	cfg.Metrics = publish.NewMetrics(reg)
 	_, commit := cfg.Tracer.Start(t.Context(), "commit")
 	commit.End()
 	sc := commit.SpanContext()
@@ -69,6 +80,18 @@ func TestMessagesCarryTheirSpan(t *testing.T) {
 		require.Equal(t, sc.SpanID(), parents[rows[i].Event.ID()].SpanID())
 		require.Equal(t, sc.TraceID(), parents[rows[i].Event.ID()].TraceID())
 	}
+
+	// The latency names a trace of a message.
+	body := httptest.NewRecorder()
+	ask := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", nil)
+	ask.Header.Set("Accept", "application/openmetrics-text; version=1.0.0")
+	metrics.Handler(reg, slog.New(slog.DiscardHandler)).ServeHTTP(body, ask)
+	named := regexp.MustCompile(`relayer_event_latency_seconds_bucket.* # \{trace_id="([0-9a-f]{32})"\}`).
+		FindStringSubmatch(body.Body.String())
+	require.NotNil(t, named, "%s", body.Body)
+	require.True(t, slices.ContainsFunc(slices.Collect(maps.Keys(carried)), func(parent string) bool {
+		return strings.Contains(parent, named[1])
+	}), named[1])
 }
 
 func TestWithoutTracingMessagesAreAsTheyWere(t *testing.T) {
