@@ -29,10 +29,12 @@ type Want struct {
 
 // columns of a row as scan reads it, and whether the row is in doubt.
 const columns = `o.seq, o.token, o.slot, o.kind, o.escrow, o.event_type, p.block_number, p.log_index, p.occurrence, p.block_time, p.block_hash,
-	p.tx_hash, p.emitter, p.args, ` + registry.FactoryOf + `, o.seq <= s.doubt_seq`
+	p.tx_hash, p.emitter, p.args, coalesce(lone.factory, ` + registry.FactoryOf + `), o.seq <= s.doubt_seq`
 
-// joins look up a row's event and its slot's doubt, one by one.
+// joins look up a row's event and its slot's doubt, one by one. Most chains have one factory, which is not looked up.
 const joins = `
+	cross join (select case when count(*) = 1 then (array_agg(address))[1] end as factory
+		from factories where chain_id = @chain) lone
 	left join lateral (
 		select chain_id, escrow, block_number, log_index, occurrence, block_time, block_hash, tx_hash, emitter, args
 		from events e where o.orphan is null and e.chain_id = o.chain_id and e.block_number = o.block_number
