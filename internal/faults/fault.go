@@ -36,7 +36,7 @@ const (
 	Forgotten Mode = "forgotten" // the same without a word: null for headers, [] for logs
 	Standing  Mode = "standing"  // the tags safe and finalized stay at block N
 	Tagged    Mode = "tagged"    // its safe and finalized block is the one Fault.N below the newest
-	Without   Mode = "without"   // it does not know the method that is called Fault.Words
+	Without   Mode = "without"   // it does not know the method Fault.Words, or, with a block tag behind it, that tag there
 	Stateless Mode = "stateless" // the state of blocks below Fault.N is gone, and the node says so
 	// Behind, but decided for each item of a batch: a gateway that splits batches over its backends.
 	Split Mode = "split"

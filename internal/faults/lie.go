@@ -298,6 +298,15 @@ func (v *view) tag(r *request) error {
 	return nil
 }
 
+// tag is the block tag that a request ends with; empty: none.
+func (r request) tag() (name string) {
+	if len(r.Params) > 0 {
+		_ = json.Unmarshal(r.Params[len(r.Params)-1], &name) // what is no string is no tag
+	}
+
+	return name
+}
+
 // ofState are methods whose second parameter is the block of the state that they are about.
 var ofState = []string{"eth_getTransactionCount", "eth_getCode", "eth_getBalance", "eth_call"}
 
@@ -305,7 +314,7 @@ var ofState = []string{"eth_getTransactionCount", "eth_getCode", "eth_getBalance
 func (v *view) unable(r request) (a response, refused bool) {
 	for _, i := range v.list {
 		switch {
-		case i.Mode == Without && i.Words == r.Method:
+		case i.Mode == Without && (i.Words == r.Method || i.Words == r.Method+" "+r.tag()):
 			i.hits.Add(1)
 			return refuse(r, -32601, "the method "+r.Method+" does not exist/is not available"), true
 		case i.Mode == Stateless && slices.Contains(ofState, r.Method):

@@ -2,7 +2,6 @@ package send_test
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"math"
 	"math/big"
@@ -161,25 +160,16 @@ func TestKeeperGivesUpWhatCannotSucceed(t *testing.T) {
 	require.Len(t, w.sent(), 1)
 }
 
-// quirkyCaller changes what nodes answer: rewrite gets the method, the parameters as text, and the result.
+// quirkyCaller changes the results of nodes: rewrite gets the method and the result.
 type quirkyCaller struct {
 	send.Caller
-	rewrite func(method, params, result string) (string, error)
-}
-
-func (c *quirkyCaller) change(method string, params []any, a *chain.Answer) {
-	text, _ := json.Marshal(params) // they were sent
-	if result, err := c.rewrite(method, string(text), string(a.Result)); err != nil {
-		a.Result, a.Err = nil, err
-	} else {
-		a.Result = []byte(result)
-	}
+	rewrite func(method, result string) string
 }
 
 func (c *quirkyCaller) CallBatch(ctx context.Context, requests ...chain.Request) ([]chain.Answer, error) {
 	answers, err := c.Caller.CallBatch(ctx, requests...)
 	for i := range answers {
-		c.change(requests[i].Method, requests[i].Params, &answers[i])
+		answers[i].Result = []byte(c.rewrite(requests[i].Method, string(answers[i].Result)))
 	}
 
 	return answers, err
@@ -188,7 +178,7 @@ func (c *quirkyCaller) CallBatch(ctx context.Context, requests ...chain.Request)
 func (c *quirkyCaller) CallEach(ctx context.Context, method string, params ...any) ([]chain.Answer, error) {
 	answers, err := c.Caller.CallEach(ctx, method, params...)
 	for i := range answers {
-		c.change(method, params, &answers[i])
+		answers[i].Result = []byte(c.rewrite(method, string(answers[i].Result)))
 	}
 
 	return answers, err
@@ -200,58 +190,57 @@ func TestQuirksOfNodes(t *testing.T) {
 	padded := func(result string) string { return strings.ReplaceAll(result, `"0x`, `"0x0`) }
 	numbers := map[string]bool{"eth_getTransactionCount": true, "eth_getBalance": true, "eth_estimateGas": true,
 		"eth_maxPriorityFeePerGas": true}
-	for name, rewrite := range map[string]func(method, params, result string) (string, error){
-		"leading zeros": func(method, _, result string) (string, error) {
+	for name, rewrite := range map[string]func(method, result string) string{
+		"leading zeros": func(method, result string) string {
 			switch {
-			case numbers[method]:
-				return padded(result), nil
+			case numbers[method], method == "eth_feeHistory":
+				return padded(result)
 			case method == "eth_getTransactionReceipt":
 				return strings.NewReplacer(`"status":"0x`, `"status":"0x0`, `"gasUsed":"0x`, `"gasUsed":"0x00`,
-					`"logIndex":"0x`, `"logIndex":"0x0`).Replace(result), nil
-			case method == "eth_feeHistory":
-				return padded(result), nil
+					`"logIndex":"0x`, `"logIndex":"0x0`).Replace(result)
 			}
 
-			return result, nil
+			return result
 		},
-		"negative rewards": func(method, _, result string) (string, error) {
+		"negative rewards": func(method, result string) string {
 			if method == "eth_feeHistory" {
-				return strings.ReplaceAll(result, `[["0x`, `[["-0x`), nil
+				return strings.ReplaceAll(result, `[["0x`, `[["-0x`)
 			}
 
-			return result, nil
-		},
-		"no tag pending": func(method, params, result string) (string, error) {
-			if method == "eth_getTransactionCount" && strings.Contains(params, "pending") {
-				return "", &chain.NodeError{Code: -32602, Message: "invalid block tag"}
-			}
-
-			return result, nil
+			return result
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, startSim(t))
 			nodes := send.NewNodes(&quirkyCaller{Caller: w.source, rewrite: rewrite})
-			w.start(func(c *send.Config) { c.Chain, c.PoolPatience = nodes, time.Second })
+			w.start(func(c *send.Config) { c.Chain = nodes })
 			w.await(w.accept(w.command(command.Approve, w.escrow(1, 0), nil)), true, command.Done)
 			require.Len(t, w.sent(), 1)
 		})
 	}
 }
 
-// A node that keeps no state of blocks as old as the target, as a full node has it while the ledger is more than 128
-// blocks behind: a command is sent and answered all the same.
-func TestNoStateOfOldBlocks(t *testing.T) {
+// What a node lacks stops no sender: the state of blocks as old as the target, as full nodes keep that of 128, and the
+// tag pending.
+func TestWhatANodeLacks(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, startSim(t))
-	node, err := faults.NewNode(w.node.HTTP(), w.node.WS(), 1)
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, node.Close()) })
-	stateless := node.Inject(faults.Fault{Mode: faults.Stateless, N: math.MaxInt64})
-	nodes := send.NewNodes(w.follow(node.HTTP()))
-	w.start(func(c *send.Config) { c.Chain = nodes })
-	w.await(w.accept(w.command(command.Approve, w.escrow(1, 0), nil)), true, command.Done)
-	require.Len(t, w.sent(), 1)
-	require.Positive(t, stateless.Hits())
+	for name, fault := range map[string]faults.Fault{
+		"state of old blocks": {Mode: faults.Stateless, N: math.MaxInt64},
+		"pending":             {Mode: faults.Without, Words: "eth_getTransactionCount pending"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, startSim(t))
+			node, err := faults.NewNode(w.node.HTTP(), w.node.WS(), 1)
+			require.NoError(t, err)
+			t.Cleanup(func() { require.NoError(t, node.Close()) })
+			lacks := node.Inject(fault)
+			nodes := send.NewNodes(w.follow(node.HTTP()))
+			w.start(func(c *send.Config) { c.Chain, c.PoolPatience = nodes, time.Second })
+			w.await(w.accept(w.command(command.Approve, w.escrow(1, 0), nil)), true, command.Done)
+			require.Len(t, w.sent(), 1)
+			require.Positive(t, lacks.Hits())
+		})
+	}
 }
