@@ -38,6 +38,8 @@ const (
 	Tagged    Mode = "tagged"    // its safe and finalized block is the one Fault.N below the newest
 	Without   Mode = "without"   // it does not know the method Fault.Words, or, with a block tag behind it, that tag there
 	Stateless Mode = "stateless" // the state of blocks below Fault.N is gone, and the node says so
+	// Each error of the node is an internal one, -32603, that says Fault.Words, as Hardhat's and Ganache's of a revert.
+	Reworded Mode = "reworded"
 	// Behind, but decided for each item of a batch: a gateway that splits batches over its backends.
 	Split Mode = "split"
 	// A gateway some of whose backends stand still on a branch that the chain has left: Fault.Branch, from

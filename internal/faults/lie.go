@@ -125,7 +125,7 @@ func (n *Node) lie(ctx context.Context, list []*Injected, body []byte) ([]byte, 
 
 	n.mu.Unlock()
 	plain := find(list, Range, Results, Behind, Split, Stayed, Omit, Foreign, Chain, Pruned, Forgotten, Without, Standing,
-		Tagged, Stateless, Batch, Refused) == nil && find(list, hostile...) == nil
+		Tagged, Stateless, Batch, Refused, Reworded) == nil && find(list, hostile...) == nil
 	if plain && (!sends || onSend == nil && find(list, SendLost, SendForgotten, SendRefused) == nil) {
 		return n.post(ctx, body)
 	}
@@ -243,7 +243,7 @@ func (v *view) one(r request) (response, error) {
 
 	var a response
 	if err := json.Unmarshal(b, &a); err != nil || a.Error != nil {
-		return a, err
+		return v.reworded(r, a), err
 	}
 
 	if r.Method == "eth_getLogs" {
@@ -257,6 +257,18 @@ func (v *view) one(r request) (response, error) {
 	a.Result, err = v.deceive(asked, a.Result)
 
 	return a, err
+}
+
+// reworded is an answer that is an error, as the node would word it.
+func (v *view) reworded(r request, a response) response {
+	i := find(v.list, Reworded)
+	if i == nil || a.Error == nil {
+		return a
+	}
+
+	i.hits.Add(1)
+
+	return refuse(r, -32603, i.Words)
 }
 
 // tag has a question for the safe or the finalized block be one for the block that the faults say: the lowest

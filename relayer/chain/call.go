@@ -62,7 +62,44 @@ type Request struct {
 // CallBatch sends requests together, as Call sends one, and returns their answers in order. They are
 // all of one endpoint, the first that has answered every one of them; Answer.Err is a *NodeError,
 // which concerns that request itself. The error is about all of them.
+//
+// What no endpoint answers may still concern the request alone: nodes say so in codes and words of their own, as a
+// revert that is an internal error, or a block without its state. So all of it is sent once more with a question that
+// every node answers. Of the endpoint that answers this one, each error is an answer.
 func (s *Source) CallBatch(ctx context.Context, requests ...Request) ([]Answer, error) {
+	answers, err := s.callBatch(ctx, requests, func(answers []Answer) error {
+		for i, a := range answers {
+			if !final(a.Err) {
+				return fmt.Errorf("%s: %w", requests[i].Method, a.Err)
+			}
+		}
+
+		return nil
+	})
+	if !isNodeError(err) {
+		return answers, err
+	}
+
+	n := len(requests)
+	refused, again := s.callBatch(ctx, append(slices.Clip(requests), Request{Method: "eth_blockNumber"}),
+		func(answers []Answer) error {
+			for _, a := range answers {
+				if a.Err != nil && !isNodeError(a.Err) {
+					return a.Err
+				}
+			}
+
+			return answers[n].Err
+		})
+	if again != nil {
+		return nil, err
+	}
+
+	return refused[:n], nil
+}
+
+// callBatch sends requests to one endpoint after the other until one has answers that will do.
+func (s *Source) callBatch(ctx context.Context, requests []Request, do func([]Answer) error) ([]Answer, error) {
 	params := make([]string, len(requests))
 	for i, r := range requests {
 		var err error
@@ -79,12 +116,10 @@ func (s *Source) CallBatch(ctx context.Context, requests ...Request) ([]Answer, 
 
 		err := e.Do(ctx, calls...)
 		for i, q := range calls {
-			if answers[i] = s.answer(e, q, err); !final(answers[i].Err) {
-				return fmt.Errorf("%s: %w", q.Method, answers[i].Err)
-			}
+			answers[i] = s.answer(e, q, err)
 		}
 
-		return nil
+		return do(answers)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("call the nodes: %w", err)

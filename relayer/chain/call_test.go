@@ -26,12 +26,26 @@ func saying(t *testing.T, n *testNode, method, fault string) {
 				return true
 			}
 
-			var q testRequest
-			if json.Unmarshal(body, &q) == nil && q.Method == method {
-				_, _ = fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"error":%s}`, q.ID, fault)
-			} else {
-				_, _ = w.Write(n.serve(body, nil))
+			one := func(body []byte) []byte {
+				var q testRequest
+				if json.Unmarshal(body, &q) == nil && q.Method == method {
+					return fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"error":%s}`, q.ID, fault)
+				}
+
+				return n.serve(body, nil)
 			}
+			var batch []json.RawMessage
+			if json.Unmarshal(body, &batch) != nil {
+				_, _ = w.Write(one(body))
+				return true
+			}
+
+			answers := make([]json.RawMessage, len(batch))
+			for i, q := range batch {
+				answers[i] = one(q)
+			}
+
+			_ = json.NewEncoder(w).Encode(answers)
 
 			return true
 		}
@@ -135,6 +149,22 @@ func TestCallBatch(t *testing.T) {
 	}
 
 	require.Equal(t, 1, second.count(rpc.GetByNumber))
+
+	// What none of them answers is refused, where the one that refuses it answers what every node does.
+	lie(second, "eth_call", "header not found, in the words of a revert")
+	answers, err = s.CallBatch(t.Context(), requests...)
+	require.NoError(t, err)
+	require.Len(t, answers, 3)
+	require.Contains(t, string(answers[0].Result), chain.headers[7].Hash.Hex())
+	require.True(t, isNodeError(answers[2].Err), "%v", answers[2].Err)
+	for _, n := range []*testNode{first, second} {
+		n.set(func() {
+			n.lie = func(string, []json.RawMessage) (any, error) { return nil, errors.New("header not found") }
+		})
+	}
+
+	_, err = s.CallBatch(t.Context(), requests...)
+	require.ErrorContains(t, err, "header not found")
 
 	// An endpoint that takes no batches is asked one by one.
 	second.stop()

@@ -349,6 +349,8 @@ func (n *testNode) answer(method string, params []json.RawMessage) (any, error) 
 	switch method {
 	case rpc.ChainID:
 		return hexutil.Uint64(n.chainID), nil
+	case "eth_blockNumber":
+		return hexutil.Uint64(n.head), nil
 	case rpc.GetCode:
 		return "0x00", nil
 	case rpc.Subscribe:

@@ -228,34 +228,27 @@ func (n *Nodes) Look(ctx context.Context, account common.Address, target uint64,
 	return look, nil
 }
 
-// account reads from one node, in one request, what one node's word is enough for. Where no node answers all of it,
-// as without the tag pending or the state after the target, these two are asked for by themselves, and the rest counts.
+// account reads from one node, in one request, what one node's word is enough for. A node may lack
+// the tag pending, or the state after the target: the rest counts.
 func (n *Nodes) account(ctx context.Context, account common.Address, target uint64, everyone bool, look *Look) error {
 	var balance, latest, pending, final quantity
 	var code hexutil.Bytes
 	questions := []*question{about(&balance, "eth_getBalance", account, "latest")}
 	pool := about(&pending, transactionCount, account, "pending")
 	past := about(&final, transactionCount, account, hexutil.Uint64(target))
-	var may []*question
 	if everyone {
 		questions = append(questions, about(&code, "eth_getCode", account, "latest"))
 	} else {
-		questions = append(questions, about(&latest, transactionCount, account, "latest"))
-		may = []*question{past, pool}
+		questions = append(questions, about(&latest, transactionCount, account, "latest"),
+			past, pool)
 	}
 
-	if err := n.ask(ctx, slices.Concat(questions, may)...); err != nil {
-		if err := n.ask(ctx, questions...); err != nil {
-			return err
-		}
-
-		for _, q := range may {
-			q.err = cmp.Or(n.ask(ctx, q), q.err)
-		}
+	if err := n.ask(ctx, questions...); err != nil {
+		return err
 	}
 
 	for _, q := range questions {
-		if q.err != nil {
+		if q.err != nil && q != pool && q != past {
 			return q.err
 		}
 	}

@@ -244,3 +244,22 @@ func TestWhatANodeLacks(t *testing.T) {
 		})
 	}
 }
+
+// A call that a node refuses in a way that another node might not is that command's matter: others that are tried in
+// the same request are sent, and it waits.
+func TestARefusalIsOfOneCommand(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, startSim(t))
+	node, err := faults.NewNode(w.node.HTTP(), w.node.WS(), 1)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, node.Close()) })
+	reworded := node.Inject(faults.Fault{Mode: faults.Reworded, Words: "Internal JSON-RPC error."})
+	hopeless := w.accept(w.command(command.Refund, w.escrow(1, 0), nil))
+	honest := w.accept(w.command(command.Approve, w.escrow(1, 0), nil))
+	nodes := send.NewNodes(w.follow(node.HTTP()))
+	w.start(func(c *send.Config) { c.Chain = nodes })
+	w.await(honest, true, command.Done)
+	w.awaitHeld(hopeless, command.CodeReverts)
+	require.Len(t, w.sent(), 1)
+	require.Positive(t, reworded.Hits())
+}
