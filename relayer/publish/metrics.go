@@ -44,7 +44,8 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Help:    "From handing a message to the client to its acknowledgement.",
 			Buckets: prometheus.ExponentialBuckets(0.001, 2, 15)}),
 		latency: f.NewHistogram(prometheus.HistogramOpts{Name: "relayer_event_latency_seconds",
-			Help:    "From the timestamp of an event's block to the acknowledgement of its message. The exemplar is the trace of an event.",
+			Help: "From the timestamp of an event's block to the acknowledgement of its message. " +
+				"The exemplar is the trace of an event.",
 			Buckets: prometheus.ExponentialBuckets(0.5, 2, 14)}),
 		inFlight: f.NewGauge(prometheus.GaugeOpts{Name: "relayer_publish_inflight_messages",
 			Help: "Messages sent and not acknowledged yet."}),

@@ -20,6 +20,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
+	"github.com/fusion-prime/escrow-relayer/internal/faults"
 	"github.com/fusion-prime/escrow-relayer/internal/testchain"
 	"github.com/fusion-prime/escrow-relayer/internal/testchain/contracts"
 	"github.com/fusion-prime/escrow-relayer/internal/testfleet"
@@ -118,6 +119,16 @@ func (w *world) follow(url string) *chain.Source {
 	w.run(func(ctx context.Context) error { return s.Run(ctx) })
 
 	return s
+}
+
+// faulty is a node before the chain's that can be made to misbehave, and what reads the chain from it.
+func (w *world) faulty() (*faults.Node, *chain.Source) {
+	w.t.Helper()
+	node, err := faults.NewNode(w.node.HTTP(), w.node.WS(), 1)
+	require.NoError(w.t, err)
+	w.t.Cleanup(func() { require.NoError(w.t, node.Close()) })
+
+	return node, w.follow(node.HTTP())
 }
 
 // raw is a transfer of nothing by the sender.

@@ -281,10 +281,8 @@ func (b *balanced) CallBatch(ctx context.Context, requests ...chain.Request) ([]
 // It is asked what has such a method in its batch; empty: everything.
 func (w *world) stayed(method string) (caller *balanced, leave func(depth int)) {
 	w.t.Helper()
-	machine, err := faults.NewNode(w.node.HTTP(), w.node.WS(), 1)
-	require.NoError(w.t, err)
-	w.t.Cleanup(func() { require.NoError(w.t, machine.Close()) })
-	caller = &balanced{Source: w.source, other: w.follow(machine.HTTP()), method: method}
+	machine, other := w.faulty()
+	caller = &balanced{Source: w.source, other: other, method: method}
 
 	return caller, func(depth int) {
 		w.t.Helper()
