@@ -288,7 +288,7 @@ func TestBadMessages(t *testing.T) {
 	require.NoError(t, err)
 	one := string(body)
 	many := func(n int) string { return "[" + strings.TrimSuffix(strings.Repeat(one+",", n), ",") + "]" }
-	raws, err := command.Split([]byte(many(100)))
+	raws, err := command.Split([]byte("\n " + many(100) + "\r\n"))
 	require.NoError(t, err)
 	require.Len(t, raws, 100)
 
@@ -302,17 +302,19 @@ func TestBadMessages(t *testing.T) {
 		"not UTF-8": "{\"kind\":\"\xff\"}",
 		"deep":      strings.Repeat("[", 100_000), "deep objects": strings.Repeat(`{"a":`, 10_000),
 		"array in array": "[[" + one + "]]x",
-		"key twice":      `{"kind":"approve",` + one[1:], "key twice, other case": `{"KIND":"approve",` + one[1:],
-		"letters from elsewhere": strings.Replace(one, `"salt"`, `"ſalt"`, 1),
+		"key twice":      `{"kind":"approve",` + one[1:], "key of args twice": strings.Replace(one, `"args":{`, `"args":{"salt":"",`, 1),
+		"half a character": strings.Replace(one, `"kind":"`, `"kind":"\ud800`, 1),
 	} {
 		_, err := command.Split([]byte(text))
 		var problems command.Problems
 		require.ErrorAs(t, err, &problems, name)
 	}
 
-	for _, text := range []string{"null", "1", `"x"`, "[]", "{}", "true"} {
+	for _, text := range []string{"null", "1", `"x"`, "[]", "{}", "true", "[" + one + "]",
+		`{"KIND":"approve",` + one[1:], strings.Replace(one, `"salt"`, `"ſalt"`, 1)} {
 		_, err := command.Parse([]byte(text))
-		require.Error(t, err, text)
+		var problems command.Problems
+		require.ErrorAs(t, err, &problems, text)
 	}
 }
 

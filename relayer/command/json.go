@@ -1,13 +1,10 @@
 package command
 
 import (
-	"bytes"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"maps"
 	"math"
 	"math/big"
 	"reflect"
@@ -18,6 +15,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/ethereum/go-ethereum/common"
+	jsonv2 "github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 )
 
 // Limits of a message.
@@ -29,9 +28,8 @@ const (
 	// MaxBytes is how long a message may be: 100 commands with the longest texts need about half of it.
 	MaxBytes = 256 << 10
 
-	maxText  = 128
-	maxDepth = 3 // an array of commands with args
-	maxTime  = math.MaxInt32 * 100
+	maxText = 128
+	maxTime = math.MaxInt32 * 100
 )
 
 // Problem is one thing that is wrong with a command.
@@ -108,25 +106,25 @@ func decimal(n *big.Int) string {
 // ErrTooLarge means that a message is longer than MaxBytes, or holds more than MaxCommands.
 var ErrTooLarge = errors.New("message too large")
 
-// Split takes a message apart: one command, or an array of up to MaxCommands. Errors are Problems
+// Split takes a message apart: one command, or an array of up to MaxCommands. What readers understand differently is
+// refused: a key that occurs twice, text that is not UTF-8, a second value after the first. Errors are Problems
 // (of the message as a whole) or ErrTooLarge.
-func Split(body []byte) ([]json.RawMessage, error) {
+func Split(body []byte) (all []json.RawMessage, err error) {
 	if len(body) > MaxBytes {
 		return nil, fmt.Errorf("%w: %d bytes, at most %d", ErrTooLarge, len(body), MaxBytes)
 	}
 
-	if err := wellFormed(body); err != nil {
-		return nil, Problems{{"body", err.Error()}}
+	var one json.RawMessage
+	if err := jsonv2.Unmarshal(body, &one); err != nil {
+		return nil, malformed(err)
 	}
 
-	body = bytes.TrimSpace(body)
-	if body[0] != '[' {
-		return []json.RawMessage{body}, nil
+	if one[0] != '[' {
+		return []json.RawMessage{one}, nil
 	}
 
-	var all []json.RawMessage
-	if err := json.Unmarshal(body, &all); err != nil {
-		return nil, Problems{{"body", "is not JSON"}}
+	if err := jsonv2.Unmarshal(one, &all); err != nil {
+		return nil, malformed(err)
 	}
 
 	switch {
@@ -139,90 +137,32 @@ func Split(body []byte) ([]json.RawMessage, error) {
 	return all, nil
 }
 
-// wellFormed refuses what readers understand differently: a key that occurs twice, text that is not
-// UTF-8, a second value after the first, and nesting deeper than any command has.
-func wellFormed(body []byte) error {
-	if !utf8.Valid(body) {
-		return errors.New("is not UTF-8")
+// malformed says what is wrong with JSON. Of the message it repeats only the name of an unknown field or of one that
+// is there twice, and of that 60 bytes: a refusal stays small whatever was sent.
+func malformed(err error) Problems {
+	var text *jsontext.SyntacticError
+	var value *jsonv2.SemanticError
+	switch {
+	case errors.As(err, &text) && errors.Is(text.Err, jsontext.ErrDuplicateName):
+		return Problems{{"body", fmt.Sprintf("has the key %.60q twice", text.JSONPointer.LastToken())}}
+	case !errors.As(err, &value):
+		return Problems{{"body", "is not JSON"}}
+	case errors.Is(value.Err, jsonv2.ErrUnknownName):
+		return Problems{{"body", fmt.Sprintf("has the unknown field %.60q", value.JSONPointer.LastToken())}}
+	case value.JSONPointer == "":
+		return Problems{{"body", "must be a JSON object"}}
 	}
 
-	d := json.NewDecoder(bytes.NewReader(body))
-	d.UseNumber()
+	field := strings.Join(slices.Collect(value.JSONPointer.Tokens()), ".")
 
-	var stack []level
-	for first := true; ; first = false {
-		t, err := d.Token()
-		if errors.Is(err, io.EOF) && !first && len(stack) == 0 {
-			return nil
-		}
-
-		if err != nil {
-			return errors.New("is not JSON")
-		}
-
-		if len(stack) == 0 && !first {
-			return errors.New("has something after its end")
-		}
-
-		delim, _ := t.(json.Delim)
-		if delim == '}' || delim == ']' {
-			stack = stack[:len(stack)-1]
-			continue
-		}
-
-		if len(stack) > 0 {
-			top := &stack[len(stack)-1]
-			if top.keys != nil && !top.value {
-				if err := top.addKey(t.(string)); err != nil {
-					return err
-				}
-
-				continue
-			}
-
-			top.value = false
-		}
-
-		switch delim {
-		case '{':
-			stack = append(stack, level{keys: map[string]bool{}})
-		case '[':
-			stack = append(stack, level{})
-		}
-
-		if len(stack) > maxDepth {
-			return fmt.Errorf("is nested deeper than %d levels", maxDepth)
-		}
-	}
-}
-
-// level is an object or an array that is still open.
-type level struct {
-	keys  map[string]bool // nil: an array
-	value bool            // the next token of an object is a value
-}
-
-// addKey notes a key of an object. One that occurs twice, or goes beyond ASCII, is an error.
-func (l *level) addKey(name string) error {
-	key := strings.ToLower(name) // encoding/json ignores case
-	if strings.ContainsFunc(key, func(x rune) bool { return x > unicode.MaxASCII }) {
-		return fmt.Errorf("has the unknown field %.60q", key) // and it takes letters from elsewhere for ASCII's
-	}
-
-	if l.keys[key] {
-		return fmt.Errorf("has the key %.40q twice", key)
-	}
-
-	l.keys[key], l.value = true, true
-
-	return nil
+	return Problems{{field, "must be a " + jsonType(value.GoType)}}
 }
 
 // Parse reads one command. Its error is Problems: everything that is wrong. The signature stays unverified.
 func Parse(raw []byte) (*Signed, error) {
 	var w wire
-	if err := decodeStrict(raw, &w); err != nil {
-		return nil, err
+	if err := jsonv2.Unmarshal(raw, &w, jsonv2.RejectUnknownMembers(true)); err != nil {
+		return nil, malformed(err)
 	}
 
 	r, s := &reader{}, &Signed{}
@@ -273,73 +213,22 @@ func (r *reader) args(w *wireArgs) *CreateArgs {
 	return a
 }
 
-// decodeStrict refuses unknown fields and wrong types, and names the field. Of the message it repeats only the
-// name of an unknown field, and of that 60 bytes: a refusal stays small whatever was sent.
-func decodeStrict(raw []byte, to *wire) error {
-	if err := knownFields(raw); err != nil {
-		return err
+// jsonType is what a field of a Go type is in JSON.
+func jsonType(t reflect.Type) string {
+	if t.Kind() == reflect.Pointer {
+		t = t.Elem()
 	}
 
-	err := json.Unmarshal(raw, to)
-	var wrong *json.UnmarshalTypeError
-	switch {
-	case err == nil:
-		return nil
-	case errors.As(err, &wrong) && wrong.Field == "":
-		return Problems{{"body", "must be a JSON object"}}
-	case errors.As(err, &wrong):
-		return Problems{{wrong.Field, "must be a " + jsonType(wrong.Type.Kind().String())}}
-	}
-
-	return Problems{{"body", "is not JSON"}}
-}
-
-// knownFields refuses fields that a command lacks. encoding/json ignores the case of names;
-// the schema and other readers respect it.
-func knownFields(raw []byte) error {
-	var fields struct{ all, args map[string]json.RawMessage }
-	if json.Unmarshal(raw, &fields.all) != nil {
-		return Problems{{"body", "must be a JSON object"}}
-	}
-
-	_ = json.Unmarshal(fields.all["args"], &fields.args) // another type than an object is refused with its field
-	for _, known := range []struct {
-		given map[string]json.RawMessage
-		names []string
-	}{{fields.all, wireFields}, {fields.args, argsFields}} {
-		for _, name := range slices.Sorted(maps.Keys(known.given)) {
-			if !slices.Contains(known.names, name) {
-				return Problems{{"body", fmt.Sprintf("has the unknown field %.60q", name)}}
-			}
-		}
-	}
-
-	return nil
-}
-
-// The names of all fields, and of those of args.
-var wireFields, argsFields = fieldsOf(reflect.TypeFor[wire]()), fieldsOf(reflect.TypeFor[wireArgs]())
-
-func fieldsOf(t reflect.Type) (names []string) {
-	for field := range t.Fields() {
-		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
-		names = append(names, name)
-	}
-
-	return names
-}
-
-func jsonType(kind string) string {
-	switch {
+	switch kind := t.Kind().String(); {
 	case strings.HasPrefix(kind, "uint"):
 		return "whole number, 0 or more, in range"
 	case strings.HasPrefix(kind, "int"):
 		return "whole number"
 	case kind == "struct":
 		return "object"
+	default:
+		return kind
 	}
-
-	return kind
 }
 
 // Check says everything that is wrong with a command in itself. Whether it is expired, or allowed,

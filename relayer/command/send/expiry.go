@@ -15,9 +15,6 @@ import (
 // maxDismissed is how many commands are dismissed at once.
 const maxDismissed = 500
 
-// tooLate is what the answer to a command says that expired before it had a nonce.
-const tooLate = "its time was over before it could be sent"
-
 // lockExpired goes from one sender that has waiting commands to the next by the index, and reads of each
 // only what has expired: by now(), since the index is of no use for a clock that moves on. A locked row
 // (its owner ends it or gives it a nonce) is left alone.
@@ -39,27 +36,41 @@ const lockExpired = `
 	        order by expires_at limit @most for no key update skip locked) e
 	 limit @most`
 
+// lockDismissible reads of one sender what expired or was cancelled, with no regard to rows that are locked.
+const lockDismissible = `
+	select command_id from commands
+	 where chain_id = @chain and sender = @sender and state in ('accepted', 'held')
+	   and (expires_at <= clock_timestamp() or cancel_requested)
+	 order by seq limit @most for no key update skip locked`
+
 const setExpired = `
 	update commands c
 	   set state = case when c.cancel_requested then 'cancelled' else 'expired' end,
 	       code = case when c.cancel_requested then 'cancelled' else 'expired' end,
-	       detail = case when c.cancel_requested then '' else '` + tooLate + `' end,
+	       detail = case when c.cancel_requested then '' else 'its time was over before it could be sent' end,
 	       answered_at = clock_timestamp(), next_look = 'infinity'
 	 where c.command_id = any(@ids) and c.state in ('accepted', 'held')
 	returning ` + finishedColumns
 
 // DismissExpired answers up to 500 commands that nothing was ever signed for and that expired at least
 // `after` ago, of any sender of the chain, also of one that no instance has. An owner does the same for
-// its own sender, at once; this is for those that have none. It needs no epoch: T1 gives no nonce to what
-// has expired, by the same clock, and both lock the command's row, so a command either has its nonce
-// or is answered here, never both. It may be called by any number of instances at the same time.
+// its own sender, at once; this is for those that have none. It may be called by any number of instances at the
+// same time.
 func DismissExpired(ctx context.Context, db *pgxpool.Pool, chainID int64,
 	after time.Duration) (answers []command.Answer, err error) {
+	return dismiss(ctx, db, chainID, lockExpired, pgx.StrictNamedArgs{"after": after.Milliseconds()})
+}
+
+// dismiss answers what a statement locks of the commands that have no nonce. It needs no epoch: T1 gives no nonce to
+// what has expired or was cancelled, and both lock the command's row, so a command either has its nonce or is answered
+// here, never both.
+func dismiss(ctx context.Context, db *pgxpool.Pool, chainID int64, lock string,
+	args pgx.StrictNamedArgs) (answers []command.Answer, err error) {
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
+	args["chain"], args["most"] = chainID, maxDismissed
 	err = pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
-		rows, _ := tx.Query(ctx, lockExpired, pgx.StrictNamedArgs{"chain": chainID, "after": after.Milliseconds(),
-			"most": maxDismissed})
+		rows, _ := tx.Query(ctx, lock, args)
 		ids, err := pgx.CollectRows(rows, pgx.RowTo[string])
 		if err != nil || len(ids) == 0 {
 			return err

@@ -132,7 +132,7 @@ func TestDismissedOnce(t *testing.T) {
 				go other()
 				g.awaitWaiting(1)
 				w.start(nil)
-				g.awaitWaiting(2) // the owner waits for the command's row
+				w.awaitBroadcast(w.accept(w.command(command.Approve, w.escrow(1, 0), nil))) // the owner waits for nobody
 			}
 
 			g.open()

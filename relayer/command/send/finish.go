@@ -231,24 +231,3 @@ func Reopen(ctx context.Context, tx pgx.Tx, chainID, from, to int64) error {
 
 	return outbox.AddAnswers(ctx, tx, chainID, answers)
 }
-
-const selectDismissible = `
-	select command_id, cancel_requested
-	  from commands
-	 where chain_id = @chain and sender = @sender and state in ('accepted', 'held')
-	   and (expires_at <= clock_timestamp() or cancel_requested)
-	 order by seq
-	 limit @most`
-
-// dismissible are the endings of what expired or was cancelled before it had a nonce.
-func (s *store) dismissible(ctx context.Context) ([]ending, error) {
-	return collect(ctx, s.db, "what expired of sender "+s.sender, func(row pgx.CollectableRow) (ending, error) {
-		var id string
-		var cancelled bool
-		if err := row.Scan(&id, &cancelled); err != nil || !cancelled {
-			return ending{id: id, state: command.Expired, code: command.CodeExpired, detail: tooLate}, err
-		}
-
-		return ending{id: id, state: command.Cancelled, code: command.CodeCancelled}, nil
-	}, selectDismissible, s.args(pgx.StrictNamedArgs{"most": maxDismissed}))
-}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
+	"github.com/jackc/pgx/v5"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/command"
 	"github.com/fusion-prime/escrow-relayer/relayer/logging"
@@ -28,13 +29,18 @@ func (s *shared) end(ctx context.Context, endings []ending, generation int64) ([
 		return nil, err
 	}
 
+	s.tell(ctx, answers)
+
+	return answers, nil
+}
+
+// tell counts and logs answers that are committed.
+func (s *shared) tell(ctx context.Context, answers []command.Answer) {
 	s.cfg.Metrics.answers.Count(answers)
 	for _, a := range answers {
 		s.log.InfoContext(ctx, "command answered", slog.String("command", a.CommandID),
 			slog.String("state", string(a.State)), slog.String("code", a.Code), slog.String("tx", a.Transaction))
 	}
-
-	return answers, nil
 }
 
 // budget is what one command may cost at most.
@@ -123,10 +129,12 @@ func (t *tenure) work(ctx context.Context) (time.Duration, error) {
 	}
 
 	// Commands that expired or were cancelled are answered whatever the chain and the sender are in.
-	if err := t.dismiss(ctx); err != nil {
+	dismissed, err := dismiss(ctx, t.cfg.DB, t.cfg.ChainID, lockDismissible, pgx.StrictNamedArgs{"sender": t.store.sender})
+	if err != nil {
 		return 0, err
 	}
 
+	t.tell(ctx, dismissed)
 	t.view, t.idle = t.cfg.Chain.View(), false
 	if !t.view.Ready || account.LedgerHash == "" {
 		return idlePause, nil
@@ -202,16 +210,4 @@ func (t *tenure) soon(pause time.Duration, flights []*flight) time.Duration {
 	}
 
 	return pause
-}
-
-// dismiss answers what expired or was cancelled before anything was signed.
-func (t *tenure) dismiss(ctx context.Context) error {
-	endings, err := t.store.dismissible(ctx)
-	if err != nil {
-		return err
-	}
-
-	_, err = t.end(ctx, endings, 0) // none rests on a block
-
-	return err
 }
