@@ -47,11 +47,11 @@ type way struct {
 	random     *rand.Rand
 	escrows    []held
 	asked      []*ask
-	foreign    map[common.Hash]common.Address // transactions with a sender's key that are not the relayer's
-	lost       *books                         // what databases knew that were replaced; nil: none was
-	halted     map[common.Address]string      // senders that an operator had to look at, and why
-	unrecorded []string                       // bytes that reached a node and were in no database
-	unchecked  int                            // bytes that reached a node while the database could not be asked
+	foreign    map[common.Hash]foreignUse // transactions with a sender's key that are not the relayer's
+	lost       *books                     // what databases knew that were replaced; nil: none was
+	halted     map[common.Address]string  // senders that an operator had to look at, and why
+	unrecorded []string                   // bytes that reached a node and were in no database
+	unchecked  int                        // bytes that reached a node while the database could not be asked
 	checked    int
 	trap       *sendTrap // armed; nil: none
 	pending    sync.WaitGroup
@@ -72,7 +72,7 @@ func prepare(ctx context.Context, r *run) (w *way, err error) {
 		run: r, plan: p, senders: all[trafficAccounts : trafficAccounts+p.Senders],
 		makers:     all[trafficAccounts+p.Senders : trafficAccounts+p.Senders+2],
 		requesters: testchain.Accounts(r.plan.Seed^0x7e9, 3), random: rand.New(rand.NewPCG(r.plan.Seed, 0xa5c)),
-		foreign: map[common.Hash]common.Address{}, halted: map[common.Address]string{},
+		foreign: map[common.Hash]foreignUse{}, halted: map[common.Address]string{},
 	}
 	if w.wallet, err = testchain.OpenWallet(ctx, r.chain.HTTP(), w.makers...); err != nil {
 		return nil, err

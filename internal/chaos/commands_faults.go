@@ -329,7 +329,7 @@ func (w *way) useKey(ctx context.Context, sender common.Address) error {
 
 		if c.SendTransaction(ctx, tx) == nil { // else the relayer was faster
 			w.mu.Lock()
-			w.foreign[tx.Hash()] = sender
+			w.foreign[tx.Hash()] = foreignUse{sender, nonce}
 			w.mu.Unlock()
 			w.run.saw("foreign use of nonce %d of %s: %s", nonce, sender, tx.Hash())
 		}

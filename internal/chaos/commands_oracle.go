@@ -236,16 +236,10 @@ func (w *way) open(ctx context.Context, v *Verdict) string {
 		return err.Error()
 	}
 
-	missing := ""
-	w.mu.Lock()
-	for hash, sender := range w.foreign {
-		if _, told := w.halted[sender]; !told && w.onChain(ctx, hash) {
-			missing = fmt.Sprintf("sender %s is not halted, though its key was used for %s", sender, hash)
-		}
-	}
-
-	w.mu.Unlock()
+	missing, err := w.unnoticed(ctx)
 	switch {
+	case err != nil:
+		return err.Error()
 	case missing != "":
 		return missing
 	case commands > 0:
@@ -259,6 +253,36 @@ func (w *way) open(ctx context.Context, v *Verdict) string {
 	}
 
 	return ""
+}
+
+// foreignUse is a nonce that was used with a sender's key by somebody else.
+type foreignUse struct {
+	sender common.Address
+	nonce  uint64
+}
+
+// unnoticed names a sender that is not halted though its key was used; empty: there is none. What was used before the
+// sender had its first nonce, nobody can tell.
+func (w *way) unnoticed(ctx context.Context) (missing string, err error) {
+	first := map[common.Address]uint64{}
+	rows, _ := w.run.lab.DB.Query(ctx, `select address, first_nonce from senders where first_nonce is not null`)
+	var address string
+	var nonce uint64
+	_, err = pgx.ForEachRow(rows, []any{&address, &nonce}, func() error {
+		first[common.HexToAddress(address)] = nonce
+		return nil
+	})
+
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for hash, use := range w.foreign {
+		from, has := first[use.sender]
+		if _, told := w.halted[use.sender]; has && use.nonce >= from && !told && w.onChain(ctx, hash) {
+			missing = fmt.Sprintf("sender %s is not halted, though its key was used for %s", use.sender, hash)
+		}
+	}
+
+	return missing, err
 }
 
 // adoptHalted gives each halted sender its next nonce.
@@ -348,8 +372,8 @@ func (w *way) onChain(ctx context.Context, hash common.Hash) bool {
 func (w *way) adopt(ctx context.Context, v *Verdict, sender common.Address, next uint64, reason string) error {
 	w.mu.Lock()
 	excused := w.lost != nil
-	for _, s := range w.foreign {
-		excused = excused || s == sender
+	for _, use := range w.foreign {
+		excused = excused || use.sender == sender
 	}
 
 	if _, again := w.halted[sender]; !again && !excused {
