@@ -38,8 +38,8 @@ const (
 // "drained" the rate at which the full outbox is acknowledged once Pub/Sub answers, "published" the
 // rate when Pub/Sub answers from the start. Node and Pub/Sub share the machine.
 //
-// The floor is an indexer that does the least: logs by range, a look into a map, COPY. Runs of the
-// floor and of the relayer take turns.
+// The floor is an indexer that does the least: logs by range, a look into a map, COPY. That of draining is
+// "plain", which publishes the same messages from memory. Runs of the floors and of the relayer take turns.
 func Backfill(ctx context.Context, o *Options) (figures []Figure, err error) {
 	l, err := lab.Start(ctx, lab.Options{
 		Bin: o.Bin, Postgres: testpg.Options{Durable: true, Settings: map[string]string{"min_wal_size": "3GB"}},
@@ -104,10 +104,19 @@ func (runs backfillRuns) add(ctx context.Context, o *Options, l *lab.Lab, run in
 			w.key, r.stored, w.verb(), r.published, r.peak, r.wal)
 		runs.note(w.name("published"), r.published)
 		runs.note("peak", r.peak)
-		if w.held {
-			runs.note("stored", r.stored)
-			runs.note("wal", r.wal)
+		if !w.held {
+			continue
 		}
+
+		runs.note("stored", r.stored)
+		runs.note("wal", r.wal)
+		rate, err := plain(ctx, r.messages)
+		if err != nil {
+			return fmt.Errorf("publish from memory: %w", err)
+		}
+
+		o.say("backfill: key %s: published from memory %.0f/s", w.key, rate)
+		runs.note("plain_"+w.key, rate)
 	}
 
 	return nil
@@ -117,19 +126,25 @@ func (runs backfillRuns) note(name string, v float64) { runs[name] = append(runs
 
 func (runs backfillRuns) figures(o *Options) []Figure {
 	base := Quantile(runs["floor"], 0.5)
-	share := func(name string, of float64, rates []float64) Figure {
+	against := func(name string, base, of float64, rates []float64) Figure {
 		f := o.atLeast(name, "events/s", of*base, rates)
 		f.Ratio = f.Value / base
+
 		return f
+	}
+	share := func(name string, of float64, rates []float64) Figure { return against(name, base, of, rates) }
+	drained := func(key string) Figure {
+		return against("backfill.drained."+key, Quantile(runs["plain_"+key], 0.5), 0.8,
+			runs[way{key, true}.name("published")])
 	}
 
 	return []Figure{
 		o.atLeast("backfill.floor", "events/s", 0, runs["floor"]),
-		share("backfill.stored", 0.8, runs["stored"]),
+		share("backfill.stored", 0.7, runs["stored"]),
 		share("backfill.published.escrow", 0.5, runs[way{"escrow", false}.name("published")]),
 		share("backfill.published.slot", 0.5, runs[way{"slot", false}.name("published")]),
-		share("backfill.drained.escrow", 0, runs[way{"escrow", true}.name("published")]),
-		share("backfill.drained.slot", 0, runs[way{"slot", true}.name("published")]),
+		o.atLeast("backfill.plain.escrow", "events/s", 0, runs["plain_escrow"]), drained("escrow"),
+		o.atLeast("backfill.plain.slot", "events/s", 0, runs["plain_slot"]), drained("slot"),
 		o.atMost("backfill.peak", "MiB", 140, Quantile(runs["peak"], 0.5), runs["peak"]),
 		o.atMost("backfill.wal", "bytes/event", 0, Quantile(runs["wal"], 0.5), runs["wal"]),
 	}
@@ -209,6 +224,7 @@ type measured struct {
 	stored, published float64 // events per second
 	peak              float64 // largest resident memory of the process, MiB
 	wal               float64 // bytes per event, while Pub/Sub held its answers
+	messages          []testpubsub.Message
 }
 
 // backfillOnce runs one instance on an empty database until everything is published, and compares
@@ -233,17 +249,12 @@ func backfillOnce(ctx context.Context, l *lab.Lab, name, template string, w way,
 		return r, err
 	}
 	defer db.Close()
-	sink, err := testpubsub.Start(ctx, testpubsub.Options{Forget: true})
+	sink, err := sinkOf(ctx)
 	if err != nil {
 		return r, err
 	}
 
 	defer func() { err = errors.Join(err, sink.Stop()) }()
-	for _, topic := range []string{lab.Topic, lab.Retractions} {
-		if err := testpubsub.CreateTopic(ctx, sink.Addr(), lab.Project, topic); err != nil {
-			return r, err
-		}
-	}
 
 	return measureBackfill(ctx, l, db, sink, name, w, chain, end)
 }
@@ -303,6 +314,7 @@ func measureBackfill(ctx context.Context, l *lab.Lab, db *pgxpool.Pool, sink *te
 	}
 
 	r.published = perSecond(len(chain), time.Since(start))
+	r.messages = tap.Messages()
 	if r.peak, err = peakMemory(p.PID()); err != nil {
 		return r, err
 	}

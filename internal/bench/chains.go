@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/fusion-prime/escrow-relayer/internal/faults"
 	"github.com/fusion-prime/escrow-relayer/internal/lab"
@@ -20,7 +21,7 @@ import (
 // Chains is what one chain and ten chains cost in one process, with 100,000 escrows of each: the time
 // until all are watched, the resident memory and the connections at rest, and the latency of one chain
 // with a block of 20 events per second, while the others have a block per second without events: undisturbed,
-// and while the node of another chain swallows what it is sent.
+// while the node of another chain swallows what it is sent, and while another one reorganises below finality.
 func Chains(ctx context.Context, o *Options) (figures []Figure, err error) {
 	most := 10
 	if o.Scale < 0.01 {
@@ -50,7 +51,7 @@ func chains(ctx context.Context, o *Options, n int) (figures []Figure, err error
 	}
 
 	defer func() { err = errors.Join(err, l.Close()) }()
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute+time.Duration(o.Blocks)*4*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute+time.Duration(o.Blocks)*5*time.Second)
 	defer cancel()
 	escrows := o.scaled(100_000)
 	others, err := otherChains(ctx, l, n-1, escrows)
@@ -94,7 +95,7 @@ func chains(ctx context.Context, o *Options, n int) (figures []Figure, err error
 		o.once(name+".ready", "s", 2, ready), o.once(name+".rss", "MiB", 200, s.values["rss MiB"]),
 		o.once(name+".connections", "", 0, s.values["connections "]),
 	}
-	live, err := besideOthers(o, name, n, proxy, func() ([]float64, error) {
+	live, err := besideOthers(ctx, o, name, others, proxy, func() ([]float64, error) {
 		latencies, _, err := measureLive(ctx, o, l, p, tap, load, clones, 0)
 		return latencies, err
 	})
@@ -120,16 +121,21 @@ func restBeside(ctx context.Context, l *lab.Lab, p *lab.Process, others []*lab.L
 	return takeSample(ctx, l, p)
 }
 
-// besideOthers measures one chain of n, then again while the node of another one swallows what it is sent.
-func besideOthers(o *Options, name string, n int, proxy *faults.TCP, measure func() ([]float64, error)) (
-	figures []Figure, err error) {
-	for _, beside := range []string{".live", ".live.swallowed"}[:min(n, 2)] {
-		if beside == ".live.swallowed" {
-			defer proxy.Swallow(true)() //nolint:errcheck // nothing uses it any more
+// besideOthers measures one chain of n: beside sound ones, while the node of the first other one swallows what it is
+// sent, and while the last other one reorganises, deeper than its finality, every few seconds.
+func besideOthers(ctx context.Context, o *Options, name string, others []*lab.Lab, proxy *faults.TCP,
+	measure func() ([]float64, error)) (figures []Figure, err error) {
+	for _, beside := range []string{".live", ".live.swallowed", ".live.reorganised"}[:min(len(others)+1, 3)] {
+		end := func() error { return nil }
+		switch beside {
+		case ".live.swallowed":
+			end = proxy.Swallow(true)
+		case ".live.reorganised":
+			end = reorganise(ctx, others[len(others)-1])
 		}
 
 		ms, err := measure()
-		if err != nil {
+		if err := errors.Join(err, end()); err != nil {
 			return nil, err
 		}
 
@@ -139,6 +145,31 @@ func besideOthers(o *Options, name string, n int, proxy *faults.TCP, measure fun
 	}
 
 	return figures, nil
+}
+
+// reorganise replaces the newest blocks of a chain every few seconds, until what it returns is called.
+func reorganise(ctx context.Context, l *lab.Lab) (end func() error) {
+	const every, depth = 5 * time.Second, 20
+	ctx, cancel := context.WithCancel(ctx)
+	var g errgroup.Group
+	g.Go(func() error {
+		for {
+			if err := l.Chain.Reorg(ctx, depth, testchain.Keep); err != nil && ctx.Err() == nil {
+				return fmt.Errorf("reorganise a chain beside: %w", err)
+			}
+
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-time.After(every):
+			}
+		}
+	})
+
+	return func() error {
+		cancel()
+		return g.Wait()
+	}
 }
 
 // beforeFirst puts a proxy before the node of the first of some chains; without one it is before nothing.

@@ -44,8 +44,8 @@ func TestEveryFigure(t *testing.T) {
 	}{
 		"backfill": {figures: map[string]int{
 			"backfill.floor": 1, "backfill.stored": 2, "backfill.published.escrow": 1, "backfill.published.slot": 1,
-			"backfill.drained.escrow": 1,
-			"backfill.drained.slot":   1, "backfill.peak": 4, "backfill.wal": 2,
+			"backfill.plain.escrow": 1, "backfill.drained.escrow": 1, "backfill.plain.slot": 1, "backfill.drained.slot": 1,
+			"backfill.peak": 4, "backfill.wal": 2,
 		}},
 		"live": {figures: map[string]int{"live.ws.p50": 40, "live.ws.p99": 40, "live.ws.rpc": 1, "live.http.p50": 40,
 			"live.ws.jitter.p50": 40, "live.http.jitter.p99": 40}},

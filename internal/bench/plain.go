@@ -1,0 +1,81 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/api/option"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/fusion-prime/escrow-relayer/internal/lab"
+	"github.com/fusion-prime/escrow-relayer/internal/testpubsub"
+	"github.com/fusion-prime/escrow-relayer/relayer/publish/pubsub"
+)
+
+const (
+	plainBatch    = 2048 // messages, of which those of one key are a request
+	plainInFlight = 1000 // requests
+)
+
+// plain is the rate of publishing messages from memory alone, with the relayer's client and their ordering keys: no
+// outbox, no order within a key, no second attempt. It is the floor of draining.
+func plain(ctx context.Context, messages []testpubsub.Message) (rate float64, err error) {
+	sink, err := sinkOf(ctx)
+	if err != nil {
+		return 0, err
+	}
+
+	defer func() { err = errors.Join(err, sink.Stop()) }()
+	client, err := pubsub.New(ctx, pubsub.Config{Project: lab.Project, Log: slog.New(slog.DiscardHandler),
+		Options: []option.ClientOption{option.WithEndpoint(sink.Addr()), option.WithoutAuthentication(),
+			option.WithGRPCDialOption(grpc.WithTransportCredentials(insecure.NewCredentials()))}})
+	if err != nil {
+		return 0, err
+	}
+
+	defer func() { err = errors.Join(err, client.Close()) }()
+	start := time.Now()
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(plainInFlight)
+	for rest := messages; len(rest) > 0; rest = rest[min(plainBatch, len(rest)):] {
+		requests := map[string][]pubsub.Message{}
+		for _, m := range rest[:min(plainBatch, len(rest))] {
+			requests[m.Key] = append(requests[m.Key], pubsub.Message{Data: m.Data, Attributes: m.Attributes})
+		}
+
+		for key, of := range requests {
+			for ; len(of) > 0; of = of[min(1000, len(of)):] {
+				g.Go(func() error {
+					_, err := client.Publish(ctx, lab.Topic, key, of[:min(1000, len(of))])
+					return err
+				})
+			}
+		}
+	}
+
+	if err := g.Wait(); err != nil {
+		return 0, err
+	}
+
+	return perSecond(len(messages), time.Since(start)), nil
+}
+
+// sinkOf is a Pub/Sub server with the lab's topics, which forgets what it was sent.
+func sinkOf(ctx context.Context) (*testpubsub.Server, error) {
+	sink, err := testpubsub.Start(ctx, testpubsub.Options{Forget: true})
+	if err != nil {
+		return nil, err
+	}
+
+	for _, topic := range []string{lab.Topic, lab.Retractions} {
+		if err := testpubsub.CreateTopic(ctx, sink.Addr(), lab.Project, topic); err != nil {
+			return nil, errors.Join(err, sink.Stop())
+		}
+	}
+
+	return sink, nil
+}
