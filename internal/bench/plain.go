@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -17,7 +18,8 @@ import (
 )
 
 const (
-	plainBatch    = 2048 // messages, of which those of one key are a request
+	plainBatch    = 2048 // messages, of which those of one key go together
+	plainRequest  = 1000 // messages: the service takes no more
 	plainInFlight = 1000 // requests
 )
 
@@ -41,16 +43,16 @@ func plain(ctx context.Context, messages []testpubsub.Message) (rate float64, er
 	start := time.Now()
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(plainInFlight)
-	for rest := messages; len(rest) > 0; rest = rest[min(plainBatch, len(rest)):] {
+	for batch := range slices.Chunk(messages, plainBatch) {
 		requests := map[string][]pubsub.Message{}
-		for _, m := range rest[:min(plainBatch, len(rest))] {
+		for _, m := range batch {
 			requests[m.Key] = append(requests[m.Key], pubsub.Message{Data: m.Data, Attributes: m.Attributes})
 		}
 
 		for key, of := range requests {
-			for ; len(of) > 0; of = of[min(1000, len(of)):] {
+			for some := range slices.Chunk(of, plainRequest) {
 				g.Go(func() error {
-					_, err := client.Publish(ctx, lab.Topic, key, of[:min(1000, len(of))])
+					_, err := client.Publish(ctx, lab.Topic, key, some)
 					return err
 				})
 			}

@@ -40,6 +40,8 @@ const (
 	Stateless Mode = "stateless" // the state of blocks below Fault.N is gone, and the node says so
 	// Each error of the node is an internal one, -32603, that says Fault.Words, as Hardhat's and Ganache's of a revert.
 	Reworded Mode = "reworded"
+	// Results are what Fault.Rewrite makes of them.
+	Rewritten Mode = "rewritten"
 	// Behind, but decided for each item of a batch: a gateway that splits batches over its backends.
 	Split Mode = "split"
 	// A gateway some of whose backends stand still on a branch that the chain has left: Fault.Branch, from
@@ -85,6 +87,8 @@ type Fault struct {
 	Words  string // of a refusal; empty: a provider's, at random
 	Branch []common.Hash
 	Logs   []types.Log // of Invented, Bits and Receipts; with block number and hash
+	// Of Rewritten. The result is JSON, before and after.
+	Rewrite func(method, result string) string
 }
 
 // Injected is a fault in force.

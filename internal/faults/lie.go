@@ -125,7 +125,7 @@ func (n *Node) lie(ctx context.Context, list []*Injected, body []byte) ([]byte, 
 
 	n.mu.Unlock()
 	plain := find(list, Range, Results, Behind, Split, Stayed, Omit, Foreign, Chain, Pruned, Forgotten, Without, Standing,
-		Tagged, Stateless, Batch, Refused, Reworded) == nil && find(list, hostile...) == nil
+		Tagged, Stateless, Batch, Refused, Reworded, Rewritten) == nil && find(list, hostile...) == nil
 	if plain && (!sends || onSend == nil && find(list, SendLost, SendForgotten, SendRefused) == nil) {
 		return n.post(ctx, body)
 	}
@@ -254,9 +254,24 @@ func (v *view) one(r request) (response, error) {
 		v.header(r, &a)
 	}
 
-	a.Result, err = v.deceive(asked, a.Result)
+	a.Result, err = v.deceive(asked, v.rewritten(r, a.Result))
 
 	return a, err
+}
+
+// rewritten is what Rewritten makes of a result.
+func (v *view) rewritten(r request, result json.RawMessage) json.RawMessage {
+	i := find(v.list, Rewritten)
+	if i == nil {
+		return result
+	}
+
+	to := i.Rewrite(r.Method, string(result))
+	if to != string(result) {
+		i.hits.Add(1)
+	}
+
+	return json.RawMessage(to)
 }
 
 // reworded is an answer that is an error, as the node would word it.

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"sync"
 
@@ -41,7 +42,7 @@ type Answer struct {
 // limits its rate, does not know the method, or lacks the block is passed over; only when all are
 // is one of those the error. params are encoded as JSON.
 func (s *Source) Call(ctx context.Context, method string, params ...any) (json.RawMessage, error) {
-	answers, err := s.CallBatch(ctx, Request{method, params})
+	answers, err := s.CallBatch(ctx, Request{Method: method, Params: params})
 	if err != nil {
 		return nil, err
 	}
@@ -57,11 +58,52 @@ func (s *Source) Call(ctx context.Context, method string, params ...any) (json.R
 type Request struct {
 	Method string
 	Params []any // encoded as JSON
+	// To is a pointer to what the result is decoded into; nil: it stays JSON. Where the answer is an error it is zero.
+	To any
+	// Check is called when all results of the batch are decoded, unless this one's answer is an error; nil: anything will do.
+	Check func() error
+}
+
+// take decodes a result, and leaves zero where there is none.
+func (r *Request) take(a *Answer) error {
+	if r.To == nil {
+		return nil
+	}
+
+	reflect.ValueOf(r.To).Elem().SetZero() // of what another endpoint has said
+	if a.Err == nil {
+		if err := json.Unmarshal(a.Result, r.To); err != nil {
+			return fmt.Errorf("%w to %s: %w", rpc.ErrInvalid, r.Method, err)
+		}
+	}
+
+	return nil
+}
+
+// accept takes all results, and checks them.
+func accept(requests []Request, answers []Answer) error {
+	for i := range requests {
+		if err := requests[i].take(&answers[i]); err != nil {
+			return err
+		}
+	}
+
+	for i := range requests {
+		if check := requests[i].Check; check != nil && answers[i].Err == nil {
+			if err := check(); err != nil {
+				return fmt.Errorf("%s: %w", requests[i].Method, err)
+			}
+		}
+	}
+
+	return nil
 }
 
 // CallBatch sends requests together, as Call sends one, and returns their answers in order. They are
 // all of one endpoint, the first that has answered every one of them; Answer.Err is a *NodeError,
 // which concerns that request itself. The error is about all of them.
+//
+// A result that cannot be decoded, or that Request.Check refuses, is no answer: the next endpoint is asked.
 //
 // What no endpoint answers may still concern the request alone: nodes say so in codes and words of their own, as a
 // revert that is an internal error, or a block without its state. So all of it is sent once more with a question that
@@ -74,7 +116,7 @@ func (s *Source) CallBatch(ctx context.Context, requests ...Request) ([]Answer, 
 			}
 		}
 
-		return nil
+		return accept(requests, answers)
 	})
 	if !isNodeError(err) {
 		return answers, err
@@ -89,7 +131,7 @@ func (s *Source) CallBatch(ctx context.Context, requests ...Request) ([]Answer, 
 				}
 			}
 
-			return answers[n].Err
+			return cmp.Or(answers[n].Err, accept(requests, answers[:n]))
 		})
 	if again != nil {
 		return nil, err

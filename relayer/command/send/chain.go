@@ -23,6 +23,9 @@ type Block struct {
 	Time   int64 // Unix seconds; 0: not known. After a rollback, until a block follows, that of a block that is gone
 }
 
+// is reports whether a node that shows h at the block's height is on its branch. A block without a hash is on any.
+func (b Block) is(h *header) bool { return h != nil && (b.Hash == (common.Hash{}) || h.Hash == b.Hash) }
+
 func (b Block) elsewhere() error {
 	return fmt.Errorf("%w than block %d (%s)", ErrBranch, b.Number, b.Hash)
 }

@@ -109,10 +109,10 @@ func newWorldWithout(t *testing.T, node testchain.Node) *world {
 }
 
 // follow reads the chain from an endpoint.
-func (w *world) follow(url string) *chain.Source {
+func (w *world) follow(urls ...string) *chain.Source {
 	w.t.Helper()
 	s, err := chain.New(chain.Config{
-		URLs: []string{url}, ChainID: w.node.ChainID().Uint64(), Finality: chain.Confirmations,
+		URLs: urls, ChainID: w.node.ChainID().Uint64(), Finality: chain.Confirmations,
 		Confirmations: confirmations, PollInterval: 20 * time.Millisecond,
 	})
 	require.NoError(w.t, err)
@@ -121,14 +121,15 @@ func (w *world) follow(url string) *chain.Source {
 	return s
 }
 
-// faulty is a node before the chain's that can be made to misbehave, and what reads the chain from it.
-func (w *world) faulty() (*faults.Node, *chain.Source) {
+// faulty is a node before the chain's that can be made to misbehave, and what reads the chain from it, or else from
+// the others.
+func (w *world) faulty(others ...string) (*faults.Node, *chain.Source) {
 	w.t.Helper()
 	node, err := faults.NewNode(w.node.HTTP(), w.node.WS(), 1)
 	require.NoError(w.t, err)
 	w.t.Cleanup(func() { require.NoError(w.t, node.Close()) })
 
-	return node, w.follow(node.HTTP())
+	return node, w.follow(append([]string{node.HTTP()}, others...)...)
 }
 
 // raw is a transfer of nothing by the sender.

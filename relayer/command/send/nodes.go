@@ -54,23 +54,27 @@ func (n *Nodes) View() View {
 // Changed is closed when View may have changed.
 func (n *Nodes) Changed() <-chan struct{} { return n.caller.Changed() }
 
-// question is a request and where its result goes.
+// question is a request, and the node's refusal of it.
 type question struct {
-	to     any
-	method string
-	params []any
-	err    error // the node's refusal, or of an answer that cannot be read
+	chain.Request
+	err error
 }
 
 func about(to any, method string, params ...any) *question {
-	return &question{to: to, method: method, params: params}
+	return &question{Request: chain.Request{Method: method, Params: params, To: to}}
+}
+
+// checked is a question of which another node is asked where check refuses the answer.
+func (q *question) checked(check func() error) *question {
+	q.Check = check
+	return q
 }
 
 // ask puts questions to one node, in one request. The error is about all of them.
 func (n *Nodes) ask(ctx context.Context, all ...*question) error {
 	requests := make([]chain.Request, len(all))
 	for i, q := range all {
-		requests[i] = chain.Request{Method: q.method, Params: q.params}
+		requests[i] = q.Request
 	}
 
 	answers, err := n.caller.CallBatch(ctx, requests...)
@@ -79,12 +83,8 @@ func (n *Nodes) ask(ctx context.Context, all ...*question) error {
 	}
 
 	for i, q := range all {
-		if q.err = answers[i].Err; q.err == nil {
-			q.err = json.Unmarshal(answers[i].Result, q.to)
-		}
-
-		if q.err != nil {
-			q.err = fmt.Errorf("call %s: %w", q.method, q.err)
+		if q.err = answers[i].Err; q.err != nil {
+			q.err = fmt.Errorf("call %s: %w", q.Method, q.err)
 		}
 	}
 
@@ -163,26 +163,6 @@ type header struct {
 	Number    quantity    `json:"number"`
 	Hash      common.Hash `json:"hash"`
 	Timestamp quantity    `json:"timestamp"`
-}
-
-// readHeaders reads blocks by number; nil where the chain does not reach so far.
-func (n *Nodes) readHeaders(ctx context.Context, numbers ...uint64) ([]*header, error) {
-	all, questions := make([]*header, len(numbers)), make([]*question, len(numbers))
-	for i, number := range numbers {
-		questions[i] = about(&all[i], "eth_getBlockByNumber", hexutil.Uint64(number), false)
-	}
-
-	if err := n.askAll(ctx, questions...); err != nil {
-		return nil, err
-	}
-
-	for i, h := range all {
-		if h != nil && (h.Number.uint64() != numbers[i] || h.Hash == (common.Hash{})) {
-			return nil, fmt.Errorf("read block %d: the node answered with block %d", numbers[i], h.Number.uint64())
-		}
-	}
-
-	return all, nil
 }
 
 const transactionCount = "eth_getTransactionCount"
@@ -372,7 +352,13 @@ func (n *Nodes) try(ctx context.Context, target *Block, calls []Call, transactio
 		at = hexutil.Uint64(target.Number)
 	}
 
-	stands := about(&shown, "eth_getBlockByNumber", at, false)
+	stands := about(&shown, "eth_getBlockByNumber", at, false).checked(func() error {
+		if target != nil && !target.is(shown) {
+			return target.elsewhere()
+		}
+
+		return nil
+	})
 	codes, outputs := make([]hexutil.Bytes, len(calls)), make([]hexutil.Bytes, len(calls))
 	questions := make([]*question, 0, 2*len(calls)+1)
 	for i, c := range calls {
@@ -380,11 +366,8 @@ func (n *Nodes) try(ctx context.Context, target *Block, calls []Call, transactio
 			about(&outputs[i], "eth_call", transactions[i], at))
 	}
 
-	switch err := n.ask(ctx, append(questions, stands)...); {
-	case err != nil || stands.err != nil:
+	if err := n.ask(ctx, append(questions, stands)...); err != nil || stands.err != nil {
 		return cmp.Or(err, stands.err)
-	case target != nil && (shown == nil || shown.Hash != target.Hash):
-		return target.elsewhere()
 	}
 
 	for i, c := range calls {
@@ -521,7 +504,14 @@ func (n *Nodes) Receipts(ctx context.Context, target Block, hashes []common.Hash
 func (n *Nodes) receipts(ctx context.Context, target Block, hashes []common.Hash) ([]*Receipt, error) {
 	found, questions := make([]*receipt, len(hashes)), make([]*question, len(hashes))
 	for i, hash := range hashes {
-		questions[i] = about(&found[i], "eth_getTransactionReceipt", hash)
+		questions[i] = about(&found[i], "eth_getTransactionReceipt", hash).checked(func() error {
+			r := found[i]
+			if r != nil && (r.TransactionHash != hash || r.BlockNumber == nil || r.Status == nil || r.Status.uint64() > 1) {
+				return fmt.Errorf("the receipt of %s: the answer is not one", hash)
+			}
+
+			return nil
+		})
 	}
 
 	if err := n.askAll(ctx, questions...); err != nil {
@@ -529,16 +519,8 @@ func (n *Nodes) receipts(ctx context.Context, target Block, hashes []common.Hash
 	}
 
 	blocks := map[uint64]*header{}
-	for i, r := range found {
-		if r == nil {
-			continue
-		}
-
-		if r.TransactionHash != hashes[i] || r.BlockNumber == nil || r.Status == nil || r.Status.uint64() > 1 {
-			return nil, fmt.Errorf("the receipt of %s: the answer is not one", hashes[i])
-		}
-
-		if r.BlockNumber.uint64() <= target.Number {
+	for _, r := range found {
+		if r != nil && r.BlockNumber.uint64() <= target.Number {
 			blocks[r.BlockNumber.uint64()] = nil
 		}
 	}
@@ -578,18 +560,24 @@ func (r *receipt) in(h *header) *Receipt {
 		Succeeded: r.Status.uint64() == 1, FeePaid: paid.Add(paid, r.L1Fee.big()), Logs: r.Logs}
 }
 
-// onBranch reads blocks by number, as a node has them that has the target.
+// onBranch reads blocks by number, nil where there is none, as a node has them that has the target.
 func (n *Nodes) onBranch(ctx context.Context, target Block, numbers []uint64) ([]*header, error) {
-	headers, err := n.readHeaders(ctx, append(slices.Clone(numbers), target.Number)...)
-	if err != nil {
-		return nil, err
+	numbers = append(slices.Clone(numbers), target.Number)
+	all, questions := make([]*header, len(numbers)), make([]*question, len(numbers))
+	for i, number := range numbers {
+		questions[i] = about(&all[i], "eth_getBlockByNumber", hexutil.Uint64(number), false).checked(func() error {
+			switch h := all[i]; {
+			case h != nil && (h.Number.uint64() != number || h.Hash == (common.Hash{})):
+				return fmt.Errorf("read block %d: the node answered with block %d", number, h.Number.uint64())
+			case number == target.Number && !target.is(h):
+				return target.elsewhere()
+			}
+
+			return nil
+		})
 	}
 
-	if h := headers[len(numbers)]; h == nil || target.Hash != (common.Hash{}) && h.Hash != target.Hash {
-		return nil, target.elsewhere()
-	}
-
-	return headers[:len(numbers)], nil
+	return all[:len(numbers)-1], n.askAll(ctx, questions...)
 }
 
 // Broadcast is Chain's.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math"
 	"math/big"
+	"regexp"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -17,7 +18,6 @@ import (
 	"github.com/fusion-prime/escrow-relayer/internal/faults"
 	"github.com/fusion-prime/escrow-relayer/internal/testchain"
 	"github.com/fusion-prime/escrow-relayer/internal/testchain/contracts"
-	"github.com/fusion-prime/escrow-relayer/relayer/chain"
 	"github.com/fusion-prime/escrow-relayer/relayer/command"
 	"github.com/fusion-prime/escrow-relayer/relayer/command/send"
 )
@@ -160,30 +160,6 @@ func TestKeeperGivesUpWhatCannotSucceed(t *testing.T) {
 	require.Len(t, w.sent(), 1)
 }
 
-// quirkyCaller changes the results of nodes: rewrite gets the method and the result.
-type quirkyCaller struct {
-	send.Caller
-	rewrite func(method, result string) string
-}
-
-func (c *quirkyCaller) CallBatch(ctx context.Context, requests ...chain.Request) ([]chain.Answer, error) {
-	answers, err := c.Caller.CallBatch(ctx, requests...)
-	for i := range answers {
-		answers[i].Result = []byte(c.rewrite(requests[i].Method, string(answers[i].Result)))
-	}
-
-	return answers, err
-}
-
-func (c *quirkyCaller) CallEach(ctx context.Context, method string, params ...any) ([]chain.Answer, error) {
-	answers, err := c.Caller.CallEach(ctx, method, params...)
-	for i := range answers {
-		answers[i].Result = []byte(c.rewrite(method, string(answers[i].Result)))
-	}
-
-	return answers, err
-}
-
 // What nodes have been seen to do, each alone: a command is sent and answered all the same.
 func TestQuirksOfNodes(t *testing.T) {
 	t.Parallel()
@@ -213,10 +189,12 @@ func TestQuirksOfNodes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, startSim(t))
-			nodes := send.NewNodes(&quirkyCaller{Caller: w.source, rewrite: rewrite})
+			node, source := w.faulty()
+			quirk, nodes := node.Inject(faults.Fault{Mode: faults.Rewritten, Rewrite: rewrite}), send.NewNodes(source)
 			w.start(func(c *send.Config) { c.Chain = nodes })
 			w.await(w.accept(w.command(command.Approve, w.escrow(1, 0), nil)), true, command.Done)
 			require.Len(t, w.sent(), 1)
+			require.Positive(t, quirk.Hits())
 		})
 	}
 }
@@ -238,6 +216,43 @@ func TestWhatANodeLacks(t *testing.T) {
 			w.await(w.accept(w.command(command.Approve, w.escrow(1, 0), nil)), true, command.Done)
 			require.Len(t, w.sent(), 1)
 			require.Positive(t, lacks.Hits())
+		})
+	}
+}
+
+// An answer that cannot be read, or is one to something else, is no answer: the next endpoint is asked.
+func TestWhatCannotBeReadIsAskedElsewhere(t *testing.T) {
+	t.Parallel()
+	cases := map[string]func(method, result string) string{
+		"the receipt of another transaction": func(method, result string) string {
+			if method != "eth_getTransactionReceipt" {
+				return result
+			}
+
+			return regexp.MustCompile(`"transactionHash":"0x....`).ReplaceAllString(result, `"transactionHash":"0x1234`)
+		},
+	}
+	for _, method := range []string{"eth_getBalance", "eth_getTransactionCount", "eth_getCode", "eth_call", "eth_feeHistory",
+		"eth_estimateGas", "eth_getTransactionReceipt"} {
+		cases[method] = func(asked, result string) string {
+			if asked == method {
+				return `"hello"`
+			}
+
+			return result
+		}
+	}
+
+	for name, rewrite := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, startSim(t))
+			node, source := w.faulty(w.node.HTTP())
+			odd, nodes := node.Inject(faults.Fault{Mode: faults.Rewritten, Rewrite: rewrite}), send.NewNodes(source)
+			w.start(func(c *send.Config) { c.Chain = nodes })
+			w.await(w.accept(w.command(command.Approve, w.escrow(1, 0), nil)), true, command.Done)
+			require.Len(t, w.sent(), 1)
+			require.Positive(t, odd.Hits())
 		})
 	}
 }
