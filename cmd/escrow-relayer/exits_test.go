@@ -239,7 +239,7 @@ func TestPlanWait(t *testing.T) {
 
 	code, out := call(t, env, "plan", "wait", "--timeout", "30s", "--total", "2")
 	require.Zero(t, code, out)
-	code, out = call(t, env, "plan", "wait", "--timeout", "500ms", "--total", "3")
+	code, out = call(t, env, "plan", "wait", "--timeout", "5s", "--total", "3")
 	require.Equal(t, exitNo, code, out)
 	require.Contains(t, out, "partition 2 of 3 has no live instance")
 	code, out = call(t, append(env, "DATABASE_URL=postgres://u@127.0.0.1:1/x"), "plan", "wait", "--timeout", "500ms")

@@ -27,7 +27,7 @@ import (
 type Options struct {
 	Bin       string // the relayer's binary
 	Instances int
-	Duration  time.Duration // of the traffic
+	Duration  time.Duration // of the traffic, which also lasts until the story is told
 	Seed      uint64        // decides accounts and traffic
 	Keep      bool          // traffic goes on until ctx ends, instead of Duration
 	Commands  bool          // a service asks the relayers to approve and release escrows, too
@@ -225,20 +225,34 @@ func (s *scene) startAll(ctx context.Context) error {
 	return nil
 }
 
+// errOver means that the traffic has lasted for Duration, and that everything of the story has happened.
+var errOver = errors.New("the traffic is over")
+
 // perform runs traffic and faults side by side, then audits. Without commands there is no audit of them.
 func (s *scene) perform(ctx context.Context) (*commandsAudit, error) {
-	run, cancel, whole := ctx, context.CancelFunc(func() {}), ctx
+	whole := ctx
 	if s.o.Keep {
 		whole = context.WithoutCancel(ctx) // its end is the end of the traffic; a second signal ends the process
-	} else {
-		run, cancel = context.WithTimeout(ctx, s.o.Duration)
 	}
 
-	defer cancel()
+	run, end := context.WithCancelCause(ctx)
+	defer end(nil)
 	g, run := errgroup.WithContext(run)
 	g.Go(func() error { return s.live(run) })
 	g.Go(func() error {
-		return s.faults(run, func(by string) { g.Go(func() error { return s.readPast(whole, by) }) })
+		over := time.Now().Add(s.o.Duration)
+		err := s.faults(run, func(by string) { g.Go(func() error { return s.readPast(whole, by) }) })
+		if err != nil || s.o.Keep {
+			return err
+		}
+
+		select {
+		case <-run.Done():
+		case <-time.After(time.Until(over)):
+			end(errOver)
+		}
+
+		return nil
 	})
 	if s.commands != nil {
 		g.Go(func() error { return s.commands.ask(run, s.processes, s.say) })
@@ -323,7 +337,7 @@ func (s *scene) live(ctx context.Context) error {
 
 	// A busy machine took too long for its blocks.
 	late := months == 0 && s.commands == nil && s.o.Duration > monthEvery
-	if err == nil && late && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+	if err == nil && late && errors.Is(context.Cause(ctx), errOver) {
 		return s.passMonth(context.WithoutCancel(ctx))
 	}
 
@@ -417,8 +431,6 @@ func (s *scene) faults(ctx context.Context, readPast func(by string)) error {
 			return err
 		}
 	}
-
-	<-ctx.Done()
 
 	return nil
 }

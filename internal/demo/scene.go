@@ -1,6 +1,7 @@
 package demo
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -212,7 +213,7 @@ func (s *scene) cover(ctx context.Context, c *chain) error {
 		}
 
 		s.mu.Lock()
-		gap, ended := c.slots.see(f.Slots.Unserved, time.Now(), s.cause)
+		gap, ended := c.slots.see(f.Slots.Unserved, time.Now(), cmp.Or(s.cause, "start"))
 		s.mu.Unlock()
 		if ended {
 			s.say("every slot of chain %d is served again, %s later", c.id, gap.length.Round(coverEvery/2))

@@ -60,7 +60,8 @@ type Request struct {
 	Params []any // encoded as JSON
 	// To is a pointer to what the result is decoded into; nil: it stays JSON. Where the answer is an error it is zero.
 	To any
-	// Check is called when all results of the batch are decoded, unless this one's answer is an error; nil: anything will do.
+	// Check is called when all results of the batch are decoded, unless this one's answer is an error. Nil: anything will
+	// do.
 	Check func() error
 }
 

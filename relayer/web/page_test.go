@@ -41,11 +41,12 @@ func TestPageShowsTheEssentialsWithoutAScript(t *testing.T) {
 		"relayer-2", `<span class="badge leader">leader</span>`,
 		"2,520 of 2,520 slots served", "served <b>2520</b>", "7,654,319", "EscrowReleased",
 		"https://sepolia.etherscan.io/tx/0x", "https://sepolia.etherscan.io/block/",
-		"/?escrow=0x", "rpc1", `3m 00s ago</span> 429 Too Many Requests`, `<noscript><meta http-equiv="refresh"`, `<html lang="en">`,
+		"/?escrow=0x", "rpc1", `<noscript><meta http-equiv="refresh"`, `<html lang="en">`,
 	} {
 		require.Contains(t, text, want)
 	}
 
+	require.Regexp(t, `[345]m \d\ds ago</span> 429 Too Many Requests`, text)
 	require.NotContains(t, text, "ZgotmplZ", "a template had to throw something away")
 }
 

@@ -232,8 +232,8 @@ func TestWhatCannotBeReadIsAskedElsewhere(t *testing.T) {
 			return regexp.MustCompile(`"transactionHash":"0x....`).ReplaceAllString(result, `"transactionHash":"0x1234`)
 		},
 	}
-	for _, method := range []string{"eth_getBalance", "eth_getTransactionCount", "eth_getCode", "eth_call", "eth_feeHistory",
-		"eth_estimateGas", "eth_getTransactionReceipt"} {
+	for _, method := range []string{"eth_getBalance", "eth_getTransactionCount", "eth_getCode", "eth_call",
+		"eth_feeHistory", "eth_estimateGas", "eth_getTransactionReceipt"} {
 		cases[method] = func(asked, result string) string {
 			if asked == method {
 				return `"hello"`
