@@ -301,9 +301,10 @@ func TestBadMessages(t *testing.T) {
 		"nothing": "", "spaces": "  ", "text": "hello", "two": one + one, "cut off": one[:len(one)-1], "empty array": "[]",
 		"not UTF-8": "{\"kind\":\"\xff\"}",
 		"deep":      strings.Repeat("[", 100_000), "deep objects": strings.Repeat(`{"a":`, 10_000),
-		"array in array": "[[" + one + "]]x",
-		"key twice":      `{"kind":"approve",` + one[1:], "key of args twice": strings.Replace(one, `"args":{`, `"args":{"salt":"",`, 1),
-		"half a character": strings.Replace(one, `"kind":"`, `"kind":"\ud800`, 1),
+		"array in array":    "[[" + one + "]]x",
+		"key twice":         `{"kind":"approve",` + one[1:],
+		"key of args twice": strings.Replace(one, `"args":{`, `"args":{"salt":"",`, 1),
+		"half a character":  strings.Replace(one, `"kind":"`, `"kind":"\ud800`, 1),
 	} {
 		_, err := command.Split([]byte(text))
 		var problems command.Problems
