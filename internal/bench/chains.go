@@ -106,9 +106,10 @@ func chains(ctx context.Context, o *Options, n int) (figures []Figure, err error
 	return append(figures, live...), p.Stop(ctx)
 }
 
-// restBeside takes a sample once the process has been left alone for a while, with a block a second on the others.
+// restBeside takes a sample once the process has been left alone for a while, with a block a second on the others; on
+// the one that will reorganise they begin with that, since the simulated chain refuses it after some 200 blocks.
 func restBeside(ctx context.Context, l *lab.Lab, p *lab.Process, others []*lab.Lab) (s sample, err error) {
-	for _, c := range others {
+	for _, c := range others[:min(len(others), max(1, len(others)-1))] {
 		c.Chain.(*testchain.Sim).SetInterval(time.Second)
 	}
 
@@ -153,6 +154,11 @@ func reorganise(ctx context.Context, l *lab.Lab) (end func() error) {
 	ctx, cancel := context.WithCancel(ctx)
 	var g errgroup.Group
 	g.Go(func() error {
+		if err := l.Chain.Mine(ctx, depth); err != nil {
+			return fmt.Errorf("give a chain beside blocks to lose: %w", err)
+		}
+
+		l.Chain.(*testchain.Sim).SetInterval(time.Second)
 		for {
 			if err := l.Chain.Reorg(ctx, depth, testchain.Keep); err != nil && ctx.Err() == nil {
 				return fmt.Errorf("reorganise a chain beside: %w", err)

@@ -36,7 +36,7 @@ const lockExpired = `
 	        order by expires_at limit @most for no key update skip locked) e
 	 limit @most`
 
-// lockDismissible reads of one sender what expired or was cancelled, with no regard to rows that are locked.
+// lockDismissible reads of one sender what expired or was cancelled. Locked rows are left alone.
 const lockDismissible = `
 	select command_id from commands
 	 where chain_id = @chain and sender = @sender and state in ('accepted', 'held')
