@@ -43,10 +43,16 @@ func prepare(t *testing.T, pool *pgxpool.Pool, chainID, start int64, factory str
 
 func named(factory string) common.Address { return common.BytesToAddress([]byte(factory)) }
 
+// probeEvery is so long that a busy machine loses no session.
+const probeEvery = 20 * time.Second
+
+// brief is for the tests of a lease's end: it lasts 750 ms.
+func brief(c *election.SessionConfig) { c.ProbeEvery = 300 * time.Millisecond }
+
 func (f fixture) open(t *testing.T, id string, change func(*election.SessionConfig)) (*election.Session, error) {
 	conn, err := pgx.ParseConfig(f.url)
 	require.NoError(t, err)
-	cfg := election.SessionConfig{Conn: conn, ChainID: chain, InstanceID: id, ProbeEvery: 300 * time.Millisecond,
+	cfg := election.SessionConfig{Conn: conn, ChainID: chain, InstanceID: id, ProbeEvery: probeEvery,
 		Channels: []string{election.Channel, "hints"}}
 	if change != nil {
 		change(&cfg)
@@ -63,6 +69,12 @@ func (f fixture) run(t *testing.T, id string) (*election.Session, func() error) 
 	}
 
 	require.NoError(t, err)
+
+	return s, start(t, s)
+}
+
+// start runs a session and returns a function that ends it and returns what Run returned.
+func start(t *testing.T, s *election.Session) func() error {
 	ctx, cancel := context.WithCancel(context.Background())
 	result := make(chan error, 1)
 	go func() { result <- s.Run(ctx) }()
@@ -78,7 +90,7 @@ func (f fixture) run(t *testing.T, id string) (*election.Session, func() error) 
 	}
 	t.Cleanup(func() { _ = end() })
 
-	return s, end
+	return end
 }
 
 func (f fixture) key(t *testing.T, purpose election.Purpose, chain int64, name string) int64 {
@@ -119,16 +131,18 @@ func TestInstanceIDBelongsToOneSession(t *testing.T) {
 func TestSessionLives(t *testing.T) {
 	t.Parallel()
 	f := setup(t)
-	s, end := f.run(t, "a")
+	s, err := f.open(t, "a", func(c *election.SessionConfig) { c.ProbeEvery = 2 * time.Second })
+	require.NoError(t, err)
+	end := start(t, s)
 	require.Equal(t, 1, f.locks(t))
 
-	_, err := f.pool.Exec(t.Context(), `select pg_notify('hints', $1::bigint::text)`, chain)
+	_, err = f.pool.Exec(t.Context(), `select pg_notify('hints', $1::bigint::text)`, chain)
 	require.NoError(t, err)
 	<-s.Hint("hints")
 
-	// Longer than the lease and than the server's own limit: the probes keep it.
+	// Longer than the lease (5 s) and than the server's own limit (6 s): the probes keep it.
 	var pid uint32
-	deadline := time.After(1500 * time.Millisecond)
+	deadline := time.After(7 * time.Second)
 	for waiting := true; waiting; {
 		select {
 		case <-deadline:
@@ -207,7 +221,7 @@ func TestSessionThatIsTerminatedIsLost(t *testing.T) {
 func TestFrozenSession(t *testing.T) {
 	t.Parallel()
 	f := setup(t)
-	s, err := f.open(t, "a", nil) // nobody runs it: nothing probes, as in a frozen process
+	s, err := f.open(t, "a", brief) // nobody runs it: nothing probes, as in a frozen process
 	require.NoError(t, err)
 	t.Cleanup(s.Close)
 	require.True(t, s.Valid())

@@ -32,7 +32,7 @@ func TestSwallowedSessionEndsWithItsLease(t *testing.T) {
 			t.Cleanup(func() { _ = proxy.Close() })
 			conn, err := pgx.ParseConfig(behind)
 			require.NoError(t, err)
-			s, err := f.open(t, "b", func(c *election.SessionConfig) { c.Conn = conn })
+			s, err := f.open(t, "b", func(c *election.SessionConfig) { brief(c); c.Conn = conn })
 			require.NoError(t, err)
 			result := make(chan error, 1)
 			go func() { result <- s.Run(t.Context()) }()
@@ -61,7 +61,7 @@ func TestSwallowedSessionEndsWithItsLease(t *testing.T) {
 func TestDoEndsWithTheLease(t *testing.T) {
 	t.Parallel()
 	f := setup(t)
-	s, err := f.open(t, "a", nil)
+	s, err := f.open(t, "a", brief)
 	require.NoError(t, err)
 	result := make(chan error, 1)
 	go func() { result <- s.Run(t.Context()) }()
@@ -104,12 +104,15 @@ func TestLeaseEndsWhileTheMachineIsSuspended(t *testing.T) {
 	f := setup(t)
 	var clock atomic.Int64
 	s, err := f.open(t, "a",
-		func(c *election.SessionConfig) { c.Clock = func() time.Duration { return time.Duration(clock.Load()) } })
+		func(c *election.SessionConfig) {
+			c.ProbeEvery = 2 * time.Second
+			c.Clock = func() time.Duration { return time.Duration(clock.Load()) }
+		})
 	require.NoError(t, err)
 	result := make(chan error, 1)
 	go func() { result <- s.Run(t.Context()) }()
 	require.True(t, s.Valid())
-	clock.Add(int64(time.Second)) // the lease is 750 ms
+	clock.Add(int64(6 * time.Second)) // the lease is 5 s
 	require.False(t, s.Valid())
 	require.ErrorIs(t, <-result, election.ErrLost)
 }
@@ -212,7 +215,7 @@ func TestBeatsThatFail(t *testing.T) {
 	term := <-a.won
 	broken := testpg.Open(t, f.url)
 	e := elector(t, f, a.session, "a",
-		func(c *election.ElectorConfig) { c.StaleAfter = 200 * time.Millisecond; c.DB = broken })
+		func(c *election.ElectorConfig) { c.StaleAfter = 5 * time.Second; c.DB = broken })
 	beat := e.Beats(term)
 	require.NoError(t, beat(t.Context()))
 	broken.Close()
@@ -260,12 +263,12 @@ func TestANewLeaderIsNotEndedForItsPredecessorsSilence(t *testing.T) {
 		return err
 	}))
 	b := f.contend(t, "b", func(c *election.ElectorConfig) {
-		c.StaleAfter, c.RetryEvery = 12*time.Second, 10*time.Millisecond
+		c.StaleAfter, c.RetryEvery = 24*time.Second, 10*time.Millisecond
 	})
 	select { // the first check comes after StaleAfter/6, the second as long after it
 	case <-b.won:
 		t.Fatal("the candidate was ended at the first look")
-	case <-time.After(2500 * time.Millisecond):
+	case <-time.After(5 * time.Second):
 	}
 
 	require.True(t, candidate.Valid())
