@@ -125,7 +125,7 @@ func BuildBroken(ctx context.Context, b Breakage, root, dir, bin string) error {
 	}
 
 	overlay := filepath.Join(dir, b.Name+".json")
-	if err := buildWith(ctx, overlay, map[string]string{source: changed}, root, bin); err != nil {
+	if err := buildWith(ctx, overlay, map[string]string{source: changed}, root, bin, false); err != nil {
 		return fmt.Errorf("build the relayer that %s: %w", b.What, err)
 	}
 
@@ -133,9 +133,8 @@ func BuildBroken(ctx context.Context, b Breakage, root, dir, bin string) error {
 }
 
 // buildWith builds the relayer of the repository at root, with other files in the place of its own and of
-// Go's, by their paths. overlay is the file that tells the compiler.
-func buildWith(ctx context.Context, overlay string, replace map[string]string, root, bin string,
-	options ...string) error {
+// Go's, by their paths, and with the race detector, which needs C. overlay is the file that tells the compiler.
+func buildWith(ctx context.Context, overlay string, replace map[string]string, root, bin string, race bool) error {
 	text, err := json.Marshal(map[string]any{"Replace": replace})
 	if err != nil {
 		return err
@@ -145,9 +144,13 @@ func buildWith(ctx context.Context, overlay string, replace map[string]string, r
 		return err
 	}
 
-	args := slices.Concat([]string{"build", "-overlay", overlay, "-o", bin}, options, []string{"./cmd/escrow-relayer"})
-	build := exec.CommandContext(ctx, "go", args...)
+	build := exec.CommandContext(ctx, "go", "build", "-overlay", overlay, "-o", bin)
 	build.Dir, build.Stderr = root, os.Stderr
+	if race {
+		build.Args, build.Env = append(build.Args, "-race"), append(os.Environ(), "CGO_ENABLED=1")
+	}
+
+	build.Args = append(build.Args, "./cmd/escrow-relayer")
 
 	return build.Run()
 }

@@ -63,8 +63,7 @@ func Build(ctx context.Context, dir, bin string, race bool) error {
 		}
 	}
 
-	detector := fmt.Sprintf("-race=%v", race)
-	if err := buildWith(ctx, filepath.Join(dir, "overlay.json"), replace, ".", bin, detector); err != nil {
+	if err := buildWith(ctx, filepath.Join(dir, "overlay.json"), replace, ".", bin, race); err != nil {
 		return fmt.Errorf("build the relayer: %w", err)
 	}
 

@@ -31,7 +31,7 @@ const (
 	Foreign   Mode = "foreign"   // logs that nobody asked for are added
 	Chain     Mode = "chain"     // eth_chainId is Fault.N
 	Silent    Mode = "silent"    // a WebSocket stays open and nothing comes out of it; HTTP is not affected
-	Refused   Mode = "refused"   // every request gets an error that says Fault.Words
+	Refused   Mode = "refused"   // requests of Fault.Method, or all, get an error that says Fault.Words
 	Pruned    Mode = "pruned"    // blocks below Fault.N, and their logs, are gone, and the node says so
 	Forgotten Mode = "forgotten" // the same without a word: null for headers, [] for logs
 	Standing  Mode = "standing"  // the tags safe and finalized stay at block N
@@ -70,7 +70,7 @@ const (
 	Mute    Mode = "mute"    // its subscriptions are silent, requests are answered
 	Closing Mode = "closing" // it is closed when it has been open for Fault.Delay
 
-	// Of eth_sendRawTransaction only.
+	// Of eth_sendRawTransaction only, and there of those transactions that Fault.Of says, or all.
 	SendLost      Mode = "send-lost"      // it is carried out, and the connection ends without an answer
 	SendForgotten Mode = "send-forgotten" // it is answered as if it were carried out, and nobody hears of it
 	SendRefused   Mode = "send-refused"   // an error that says Fault.Words
@@ -85,6 +85,8 @@ type Fault struct {
 	// (a gateway with unequal backends), and of those of eth_sendRawTransaction.
 	Share  float64
 	Words  string // of a refusal; empty: a provider's, at random
+	Method string
+	Of     func(raw []byte) bool
 	Branch []common.Hash
 	Logs   []types.Log // of Invented, Bits and Receipts; with block number and hash
 	// Of Rewritten. The result is JSON, before and after.

@@ -196,7 +196,7 @@ func refuse(r request, code int, words string) response {
 
 // one answers one request: refuses it, or forwards it and changes what it asks and what is answered.
 func (v *view) one(r request) (response, error) {
-	if i := find(v.list, Refused); i != nil {
+	if i := find(v.list, Refused); i != nil && (i.Method == "" || i.Method == r.Method) {
 		i.hits.Add(1)
 		return refuse(r, -32000, i.Words), nil
 	}
@@ -428,7 +428,7 @@ func (v *view) send(r request) (response, error) {
 	}
 
 	i := find(v.list, SendLost, SendForgotten, SendRefused)
-	if i != nil && !v.chance(i.Share) {
+	if i != nil && (i.Of != nil && !i.Of(raw) || !v.chance(i.Share)) {
 		i = nil
 	}
 

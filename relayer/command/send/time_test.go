@@ -1,13 +1,10 @@
 package send_test
 
 import (
-	"context"
-	"errors"
 	"math"
 	"math/big"
 	"regexp"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -22,49 +19,35 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/command/send"
 )
 
-// dearChain is behind nodes that want a tip of so many wei, and say no in some words.
-type dearChain struct {
-	*send.Nodes
-	tip     *big.Int
-	words   error
-	refused atomic.Int64
-}
-
-func (c *dearChain) Broadcast(ctx context.Context, raws [][]byte) [][]error {
-	results := make([][]error, len(raws))
-	for i, raw := range raws {
-		var tx types.Transaction
-		if err := tx.UnmarshalBinary(raw); err != nil || tx.GasTipCap().Cmp(c.tip) < 0 {
-			c.refused.Add(1)
-			results[i] = []error{c.words}
-			continue
-		}
-
-		results[i] = c.Nodes.Broadcast(ctx, [][]byte{raw})[0]
-	}
-
-	return results
-}
-
 // Whatever words a node has for a tip that is too low, and in none: the lowest nonce is outbid until it is mined,
 // also when it is a void.
 func TestOutbidInWhateverWords(t *testing.T) {
 	t.Parallel()
-	for name, words := range map[string]error{
-		"geth":       errors.New("transaction underpriced: gas tip cap 1000000, minimum needed 500000000"),
-		"besu":       errors.New("Gas price below configured minimum gas price"),
-		"besu, base": errors.New("Gas price below current base fee"),
-		"nethermind": errors.New("FeeTooLow, EffectivePriorityFeePerGas too low"),
-		"erigon":     errors.New("fee too low"),
-		"reth":       errors.New("transaction underpriced"),
-		"for good":   errors.New("intrinsic gas too low"),
-		"in none":    nil,
+	low := func(raw []byte) bool {
+		var tx types.Transaction
+		return tx.UnmarshalBinary(raw) != nil || tx.GasTipCap().Cmp(big.NewInt(20_000_000_000)) < 0
+	}
+	for name, words := range map[string]string{
+		"geth":       "transaction underpriced: gas tip cap 1000000, minimum needed 500000000",
+		"besu":       "Gas price below configured minimum gas price",
+		"besu, base": "Gas price below current base fee",
+		"nethermind": "FeeTooLow, EffectivePriorityFeePerGas too low",
+		"erigon":     "fee too low",
+		"reth":       "transaction underpriced",
+		"for good":   "intrinsic gas too low",
+		"in none":    "",
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, startSim(t))
-			dear := &dearChain{Nodes: w.nodes, tip: big.NewInt(20_000_000_000), words: words}
-			w.start(func(c *send.Config) { c.Chain, c.BumpBlocks, c.Limits.MaxFee = dear, 1, big.NewInt(1e17) })
+			node, source := w.faulty()
+			fault := faults.Fault{Mode: faults.SendRefused, Words: words, Of: low}
+			if words == "" {
+				fault.Mode = faults.SendForgotten
+			}
+
+			dear, nodes := node.Inject(fault), send.NewNodes(source)
+			w.start(func(c *send.Config) { c.Chain, c.BumpBlocks, c.Limits.MaxFee = nodes, 1, big.NewInt(1e17) })
 			call, void := w.escrow(1, 0), w.escrow(1, 0)
 			first := w.accept(w.command(command.Approve, call, nil))
 			second := w.accept(w.command(command.Approve, void, nil))
@@ -72,7 +55,7 @@ func TestOutbidInWhateverWords(t *testing.T) {
 			w.exec(`update commands set cancel_requested = true where command_id = $1`, second.Hex())
 			w.await(first, true, command.Done)
 			w.await(second, true, command.Voided)
-			require.Positive(t, dear.refused.Load())
+			require.Positive(t, dear.Hits())
 			require.Len(t, w.sent(), 2)
 		})
 	}

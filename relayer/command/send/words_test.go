@@ -1,8 +1,6 @@
 package send_test
 
 import (
-	"context"
-	"errors"
 	"math/big"
 	"strings"
 	"testing"
@@ -10,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/fusion-prime/escrow-relayer/internal/faults"
 	"github.com/fusion-prime/escrow-relayer/relayer/command"
 	"github.com/fusion-prime/escrow-relayer/relayer/command/send"
 )
@@ -18,49 +17,27 @@ import (
 // enough to be cut, within a letter.
 var unstorable = "\x00\xff" + strings.Repeat("ä", 1000)
 
-// wordyChain has a second node, which refuses every transaction in words that cannot be stored, and at first
-// a simulation that fails in such words.
-type wordyChain struct {
-	*send.Nodes
-	simulated bool
-}
-
-func (c *wordyChain) Broadcast(ctx context.Context, raws [][]byte) [][]error {
-	results := make([][]error, len(raws))
-	for i := range raws {
-		results[i] = []error{errors.New(unstorable), errors.New(unstorable)}
-	}
-
-	c.Nodes.Broadcast(ctx, raws)
-
-	return results
-}
-
-func (c *wordyChain) Simulate(ctx context.Context, target send.Block, calls []send.Call) ([]send.Simulation, error) {
-	if c.simulated {
-		return c.Nodes.Simulate(ctx, target, calls)
-	}
-
-	c.simulated = true
-	all := make([]send.Simulation, len(calls))
-	for i := range all {
-		all[i] = send.Simulation{Reverts: &send.Revert{Reason: unstorable}}
-	}
-
-	return all, nil
+// unwilling has a node refuse every call in words that cannot be stored.
+func (w *world) unwilling(node *faults.Node) *faults.Injected {
+	return node.Inject(faults.Fault{Mode: faults.Refused, Method: "eth_call", Words: unstorable})
 }
 
 // Whatever a node or a contract says, a sender goes on: its words are made fit for the database.
 func TestWordsThatCannotBeStored(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, startSim(t))
-	w.start(func(c *send.Config) { c.Chain = &wordyChain{Nodes: w.nodes} })
+	node, source := w.faulty(w.node.HTTP())
+	sends := node.Inject(faults.Fault{Mode: faults.SendRefused, Words: unstorable})
+	calls, nodes := w.unwilling(node), send.NewNodes(source)
+	w.start(func(c *send.Config) { c.Chain = nodes })
 	id := w.accept(w.command(command.Approve, w.escrow(1, 0), nil))
 	w.awaitHeld(id, command.CodeReverts)
+	calls.Remove()
 	require.Eventually(t, func() bool {
 		return w.int(`select count(*) from command_attempts where last_error <> ''`) > 0
 	}, patience, 10*time.Millisecond)
 	w.await(id, true, command.Done)
+	require.Positive(t, sends.Hits())
 }
 
 // A keeper's release that fails in a node's own words is given up at once, as one that the contract refuses: it is
@@ -70,8 +47,11 @@ func TestKeeperGivesUpInWhateverWords(t *testing.T) {
 	w := newWorld(t, startSim(t))
 	kept := w.command(command.Release, w.escrow(1, 0), func(c *command.Command) { c.MaxFee = big.NewInt(1e16) })
 	w.insert(kept, kept.ID(), send.KeeperName)
+	node, source := w.faulty()
+	w.unwilling(node)
+	nodes := send.NewNodes(source)
 	w.start(func(c *send.Config) {
-		c.Chain = &wordyChain{Nodes: w.nodes}
+		c.Chain = nodes
 		c.Keeper = &send.Keeper{MinAmount: big.NewInt(7), MaxFee: big.NewInt(1e16), DayFees: big.NewInt(1e17)}
 	})
 	require.Equal(t, command.CodeReverts, w.await(kept.ID(), true, command.Refused).Code)
