@@ -58,7 +58,7 @@ const (
 
 // ErrDirty means that the audit of events found something, ErrCommands that the audit of commands did.
 var (
-	ErrDirty    = errors.New("the audit found events missing, duplicated or out of order")
+	ErrDirty    = errors.New("the audit found events missing, out of order, or twice without a crash")
 	ErrCommands = errors.New("the audit found commands carried out twice, without an answer, or with one that the chain contradicts")
 )
 

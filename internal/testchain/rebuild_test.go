@@ -129,7 +129,7 @@ func TestReorgWhileOthersSend(t *testing.T) {
 		})
 	}
 
-	for range 50 {
+	for range 15 {
 		require.NoError(t, n.Reorg(ctx, 1, testchain.Drop))
 		require.NoError(t, n.AdvanceTime(ctx, time.Minute))
 	}

@@ -173,41 +173,46 @@ func (s *Server) start(ctx context.Context, o Options) error {
 
 // fill makes the data folder: that of a new server, or of a standby.
 func (s *Server) fill(ctx context.Context, copyOf string) error {
-	standby := copyOf != ""
-	if !standby {
-		p, err := pristine(ctx, s.bin)
-		if err != nil {
+	if copyOf != "" {
+		if err := s.copy(ctx, copyOf); err != nil {
 			return err
 		}
 
-		copyOf = p.data()
+		return os.WriteFile(filepath.Join(s.data(), "standby.signal"), nil, 0o600)
 	}
 
-	if err := s.run(ctx, "/bin/cp", "-Rp", copyOf, s.data()); err != nil || !standby {
-		return err
+	first.mu.Lock()
+	defer first.mu.Unlock()
+	first.servers++
+	if first.servers == 1 { // of the demo, the only one
+		return s.initdb(ctx)
 	}
 
-	return os.WriteFile(filepath.Join(s.data(), "standby.signal"), nil, 0o600)
+	if first.pristine == nil {
+		var err error
+		if first.pristine, err = open(s.bin, false, func(p *Server) error { return p.initdb(ctx) }); err != nil {
+			return err
+		}
+	}
+
+	return s.copy(ctx, first.pristine.data())
 }
 
-var (
-	pristineMu sync.Mutex
-	pristines  *Server
-)
+// first has what a process's servers begin with a copy of, from the second on: initdb takes a second of processor time,
+// a copy a tenth of that. It goes with the process.
+var first struct {
+	mu       sync.Mutex
+	servers  int
+	pristine *Server
+}
 
-// pristine has what every server of this process begins with a copy of: initdb takes a second of processor time, a copy
-// a tenth of that. It goes with the process.
-func pristine(ctx context.Context, bin string) (p *Server, err error) {
-	pristineMu.Lock()
-	defer pristineMu.Unlock()
-	if pristines == nil {
-		pristines, err = open(bin, false, func(s *Server) error {
-			return s.run(ctx, "initdb", "--pgdata", s.data(), "--username", "postgres", "--auth", "trust",
-				"--encoding", "UTF8", "--no-locale", "--no-sync", "--no-instructions")
-		})
-	}
+func (s *Server) initdb(ctx context.Context) error {
+	return s.run(ctx, "initdb", "--pgdata", s.data(), "--username", "postgres", "--auth", "trust", "--encoding", "UTF8",
+		"--no-locale", "--no-sync", "--no-instructions")
+}
 
-	return pristines, err
+func (s *Server) copy(ctx context.Context, data string) error {
+	return s.run(ctx, "/bin/cp", "-Rp", data, s.data())
 }
 
 // conf is the whole of postgresql.auto.conf, which overrules postgresql.conf.
