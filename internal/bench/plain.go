@@ -8,9 +8,6 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
-	"google.golang.org/api/option"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/fusion-prime/escrow-relayer/internal/lab"
 	"github.com/fusion-prime/escrow-relayer/internal/testpubsub"
@@ -33,8 +30,7 @@ func plain(ctx context.Context, messages []testpubsub.Message) (rate float64, er
 
 	defer func() { err = errors.Join(err, sink.Stop()) }()
 	client, err := pubsub.New(ctx, pubsub.Config{Project: lab.Project, Log: slog.New(slog.DiscardHandler),
-		Options: []option.ClientOption{option.WithEndpoint(sink.Addr()), option.WithoutAuthentication(),
-			option.WithGRPCDialOption(grpc.WithTransportCredentials(insecure.NewCredentials()))}})
+		Options: testpubsub.ClientOptions(sink.Addr())})
 	if err != nil {
 		return 0, err
 	}

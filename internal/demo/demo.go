@@ -404,6 +404,7 @@ func (s *scene) faults(ctx context.Context, readPast func(by string)) error {
 		{d * 2 / 3, func() error {
 			victims = []int{s.holder(ctx, second, readLeader)}
 			p := s.process(victims[0])
+			s.counters(ctx) // while it can tell what it sent again
 			s.strike(ctx, "SIGTERM", victims[0])
 			stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second) // the grace that Cloud Run gives
 			defer cancel()

@@ -11,8 +11,10 @@ import (
 
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
 	"cloud.google.com/go/pubsub/v2/pstest"
+	"google.golang.org/api/option"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -77,6 +79,12 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 
 // Addr is what clients put into PUBSUB_EMULATOR_HOST.
 func (s *Server) Addr() string { return s.addr }
+
+// ClientOptions connect a client to a server or a proxy at addr, without credentials.
+func ClientOptions(addr string) []option.ClientOption {
+	return []option.ClientOption{option.WithEndpoint(addr), option.WithoutAuthentication(),
+		option.WithGRPCDialOption(grpc.WithTransportCredentials(insecure.NewCredentials()))}
+}
 
 // Stop ends the server and every request in flight. What it stored is gone.
 func (s *Server) Stop() error {

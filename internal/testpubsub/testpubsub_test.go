@@ -13,7 +13,6 @@ import (
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
-	"google.golang.org/api/option"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
@@ -56,8 +55,7 @@ func setup(t testing.TB, o testpubsub.Options) *fixture {
 	tap := s.Tap()
 	t.Cleanup(func() { require.NoError(t, tap.Stop()) })
 
-	client, err := pubsub.NewClient(ctx, project, option.WithEndpoint(s.Addr()), option.WithoutAuthentication(),
-		option.WithGRPCDialOption(grpc.WithTransportCredentials(insecure.NewCredentials())))
+	client, err := pubsub.NewClient(ctx, project, testpubsub.ClientOptions(s.Addr())...)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, client.Close()) })
 	p := client.Publisher(topic)

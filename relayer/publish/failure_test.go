@@ -89,7 +89,7 @@ func TestTopicDeletedAndRecreated(t *testing.T) {
 	p := w.start(w.config(), publish.Tuning{})
 	rows := w.approve(p, 1, 2)
 	w.wait(2)
-	client, err := pubsub.NewClient(t.Context(), project, w.options()...)
+	client, err := pubsub.NewClient(t.Context(), project, testpubsub.ClientOptions(w.server.Addr())...)
 	require.NoError(t, err)
 	defer client.Close()
 	require.NoError(t, client.TopicAdminClient.DeleteTopic(t.Context(),

@@ -16,9 +16,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
-	"google.golang.org/api/option"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/fusion-prime/escrow-relayer/internal/testfleet"
 	"github.com/fusion-prime/escrow-relayer/internal/testpubsub"
@@ -69,16 +66,12 @@ func setup(t testing.TB, o testpubsub.Options) *world {
 		metrics: publish.NewMetrics(reg), logs: &logs{t: t}, epoch: 1}
 	w.OwnAll(me, 0)
 	var err error
-	w.sender, err = pubsub.New(ctx, pubsub.Config{Project: project, Options: w.options(), Log: slog.New(w.logs)})
+	w.sender, err = pubsub.New(ctx, pubsub.Config{Project: project, Options: testpubsub.ClientOptions(w.server.Addr()),
+		Log: slog.New(w.logs)})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, w.sender.Close()) })
 
 	return w
-}
-
-func (w *world) options() []option.ClientOption {
-	return []option.ClientOption{option.WithEndpoint(w.server.Addr()), option.WithoutAuthentication(),
-		option.WithGRPCDialOption(grpc.WithTransportCredentials(insecure.NewCredentials()))}
 }
 
 func (w *world) config() publish.Config {

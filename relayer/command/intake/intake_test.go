@@ -26,7 +26,6 @@ import (
 	"google.golang.org/api/option"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/fusion-prime/escrow-relayer/internal/faults"
 	"github.com/fusion-prime/escrow-relayer/internal/testpg"
@@ -741,10 +740,7 @@ func TestPubSub(t *testing.T) {
 		require.NoError(t, testpubsub.CreateSubscription(t.Context(), server.Addr(), project, topic, subscription))
 	}
 
-	options := []option.ClientOption{
-		option.WithEndpoint(server.Addr()), option.WithoutAuthentication(),
-		option.WithGRPCDialOption(grpc.WithTransportCredentials(insecure.NewCredentials())),
-	}
+	options := testpubsub.ClientOptions(server.Addr())
 	leases := make(chan int32, 10)
 	watched := append(options, option.WithGRPCDialOption(grpc.WithStreamInterceptor(seeLeases(leases))))
 	client, err := pubsub.New(t.Context(), pubsub.Config{Project: project, Options: options})
@@ -814,10 +810,7 @@ func TestStopWithoutPubSub(t *testing.T) {
 	const project = "test-project"
 	server := testpubsub.New(t, testpubsub.Options{}, project, "commands")
 	require.NoError(t, testpubsub.CreateSubscription(t.Context(), server.Addr(), project, "commands", "commands"))
-	plain := []option.ClientOption{option.WithoutAuthentication(),
-		option.WithGRPCDialOption(grpc.WithTransportCredentials(insecure.NewCredentials()))}
-	client, err := pubsub.New(t.Context(), pubsub.Config{Project: project,
-		Options: append(slices.Clone(plain), option.WithEndpoint(server.Addr()))})
+	client, err := pubsub.New(t.Context(), pubsub.Config{Project: project, Options: testpubsub.ClientOptions(server.Addr())})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, client.Close()) })
 	proxy, err := faults.NewTCP(server.Addr())
@@ -826,7 +819,7 @@ func TestStopWithoutPubSub(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {
-		ended <- f.in.Receive(ctx, project, "commands", append(slices.Clone(plain), option.WithEndpoint(proxy.Addr()))...)
+		ended <- f.in.Receive(ctx, project, "commands", testpubsub.ClientOptions(proxy.Addr())...)
 	}()
 	// What is taken waits for a lock until the connection is gone.
 	tx, err := f.db.Begin(t.Context())
