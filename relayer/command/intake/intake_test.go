@@ -810,7 +810,8 @@ func TestStopWithoutPubSub(t *testing.T) {
 	const project = "test-project"
 	server := testpubsub.New(t, testpubsub.Options{}, project, "commands")
 	require.NoError(t, testpubsub.CreateSubscription(t.Context(), server.Addr(), project, "commands", "commands"))
-	client, err := pubsub.New(t.Context(), pubsub.Config{Project: project, Options: testpubsub.ClientOptions(server.Addr())})
+	client, err := pubsub.New(t.Context(), pubsub.Config{Project: project,
+		Options: testpubsub.ClientOptions(server.Addr())})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, client.Close()) })
 	proxy, err := faults.NewTCP(server.Addr())
