@@ -72,7 +72,7 @@ func TestSwallowedConnectionsAreReplaced(t *testing.T) {
 func TestOutageLimitIsKeptWhenBytesAreSwallowed(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
-	env := map[string]string{"DB_OUTAGE_LIMIT": "3s"}
+	env := map[string]string{"DB_OUTAGE_LIMIT": "10s"} // a statement on a busy machine is shorter
 	proxies := map[string]*faults.TCP{}
 	for i := range 3 {
 		id := fmt.Sprint("r", i)
@@ -87,7 +87,7 @@ func TestOutageLimitIsKeptWhenBytesAreSwallowed(t *testing.T) {
 		t.Cleanup(func() { _ = undo() })
 	}
 
-	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	for id := range proxies {
 		code, err := w.fleet[id].Wait(ctx)
@@ -95,7 +95,7 @@ func TestOutageLimitIsKeptWhenBytesAreSwallowed(t *testing.T) {
 		require.NotZero(t, code)
 		log, err := os.ReadFile(w.fleet[id].LogFile)
 		require.NoError(t, err)
-		require.Contains(t, string(log), "DB_OUTAGE_LIMIT=3s")
+		require.Contains(t, string(log), "DB_OUTAGE_LIMIT=10s")
 		t.Logf("%s ended after %s, code %d", id, time.Since(begun).Round(100*time.Millisecond), code)
 	}
 }

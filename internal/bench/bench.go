@@ -103,7 +103,7 @@ func Quantile(values []float64, q float64) float64 {
 	return s[max(0, int(math.Ceil(q*float64(len(s))))-1)]
 }
 
-// Benchmark is what -only names.
+// Benchmark is what -only names, or those of one kind: what is before the dot.
 type Benchmark struct {
 	Name string
 	Run  func(context.Context, *Options) ([]Figure, error)
@@ -123,7 +123,11 @@ var All = []Benchmark{
 	{"scale", Scale},
 	{"steady", Steady},
 	{"partitions", Partitions},
-	{"commands", Commands},
+	{"commands.intake", intakeFigures},
+	{"commands.broadcasts", broadcastFigures},
+	{"commands.queue", queueFigures},
+	{"commands.takeover", takeoverFigures},
+	{"commands.requests", requestFigures},
 	{"cost", Cost},
 }
 

@@ -25,29 +25,6 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/command"
 )
 
-// Commands measures the way back: how fast commands are taken in, and whether two that exclude each
-// other are ever both accepted; how fast many senders broadcast into a real node's pool, and how
-// long one command takes from its request to that pool; for how long a sender has no owner after a
-// failure; and what a sender asks of the node.
-func Commands(ctx context.Context, o *Options) (figures []Figure, err error) {
-	for _, part := range []struct {
-		name string
-		run  func(context.Context, *Options) ([]Figure, error)
-	}{
-		{"intake", intakeFigures}, {"broadcasts", broadcastFigures}, {"queue", queueFigures},
-		{"takeover", takeoverFigures}, {"requests", requestFigures},
-	} {
-		more, err := part.run(ctx, o)
-		if err != nil {
-			return nil, fmt.Errorf("commands: %s: %w", part.name, err)
-		}
-
-		figures = append(figures, more...)
-	}
-
-	return figures, nil
-}
-
 const (
 	commandsMaxFee = "100000000000000000"     // wei per command: far above what any costs
 	commandsDay    = "1000000000000000000000" // wei per day

@@ -104,7 +104,7 @@ func run(ctx context.Context, o *bench.Options, only, out string) (err error) {
 	figures := []bench.Figure{}
 	found := false
 	for _, b := range bench.All {
-		if only != "" && only != b.Name {
+		if only != "" && only != b.Name && !strings.HasPrefix(b.Name, only+".") {
 			continue
 		}
 
