@@ -181,21 +181,15 @@ func (s *Server) fill(ctx context.Context, copyOf string) error {
 		return os.WriteFile(filepath.Join(s.data(), "standby.signal"), nil, 0o600)
 	}
 
-	first.mu.Lock()
-	defer first.mu.Unlock()
-	first.servers++
-	if first.servers == 1 { // of the demo, the only one
+	p, err := pristine(ctx, s.bin)
+	switch {
+	case err != nil:
+		return err
+	case p == nil:
 		return s.initdb(ctx)
 	}
 
-	if first.pristine == nil {
-		var err error
-		if first.pristine, err = open(s.bin, false, func(p *Server) error { return p.initdb(ctx) }); err != nil {
-			return err
-		}
-	}
-
-	return s.copy(ctx, first.pristine.data())
+	return s.copy(ctx, p.data())
 }
 
 // first has what a process's servers begin with a copy of, from the second on: initdb takes a second of processor time,
@@ -204,6 +198,18 @@ var first struct {
 	mu       sync.Mutex
 	servers  int
 	pristine *Server
+}
+
+// pristine is a folder to copy; nil for the first server of a process: the demo has one.
+func pristine(ctx context.Context, bin string) (p *Server, err error) {
+	first.mu.Lock()
+	defer first.mu.Unlock()
+	first.servers++
+	if first.servers > 1 && first.pristine == nil {
+		first.pristine, err = open(bin, false, func(p *Server) error { return p.initdb(ctx) })
+	}
+
+	return first.pristine, err
 }
 
 func (s *Server) initdb(ctx context.Context) error {
