@@ -69,7 +69,8 @@ transactions are under way, and another instance goes on. In the end every trans
 chain, is compared with the answers: each accepted command took effect once, none twice, and each has its answer.
 
 Ctrl-C ends everything that was started; with --keep it ends the traffic, and the audit follows.
-Exit codes: 0 well; 1 an event is missing, out of order, or came twice without a crash; 2 it could not run; 130 interrupted.`,
+Exit codes: 0 well; 1 an event is missing, out of order, or came twice without a crash; 2 it could not run;
+130 interrupted.`,
 		Args: cobra.NoArgs, SilenceErrors: true, SilenceUsage: true,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			if o.Instances < 1 || o.Instances > 20 {
