@@ -46,8 +46,9 @@ func named(factory string) common.Address { return common.BytesToAddress([]byte(
 // probeEvery is so long that a busy machine loses no session.
 const probeEvery = 20 * time.Second
 
-// brief is for the tests of a lease's end: it lasts 750 ms.
-func brief(c *election.SessionConfig) { c.ProbeEvery = 300 * time.Millisecond }
+// brief is for the tests of a lease's end: the product's own probes, with a lease of 5 s. The server ends a statement
+// after two of them, also those of the opening, so less fails on a busy machine.
+func brief(c *election.SessionConfig) { c.ProbeEvery = 2 * time.Second }
 
 func (f fixture) open(t *testing.T, id string, change func(*election.SessionConfig)) (*election.Session, error) {
 	conn, err := pgx.ParseConfig(f.url)

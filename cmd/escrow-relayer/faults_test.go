@@ -25,7 +25,7 @@ func TestDatabaseOutageLimit(t *testing.T) {
 	t.Parallel()
 	const limit = 10 * time.Second // a restart on a busy machine is shorter
 	w := newWorld(t, nil)
-	p := w.run("r0", 0, 1, map[string]string{"DB_OUTAGE_LIMIT": limit.String(), "SESSION_PROBE_INTERVAL": "300ms"})
+	p := w.run("r0", 0, 1, map[string]string{"DB_OUTAGE_LIMIT": limit.String()})
 	w.ready("r0")
 	w.blocks(3)
 	require.NoError(t, w.PG.Restart(t.Context(), testpg.Immediate))

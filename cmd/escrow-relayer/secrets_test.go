@@ -82,7 +82,7 @@ func TestSecretsStay(t *testing.T) {
 	t.Cleanup(func() { require.NoError(t, network.Close()) })
 	httpURL, wsURL, database := k.rpc(nodes[0].HTTP()), k.rpc(nodes[1].WS()), k.database(raw)
 	env := map[string]string{"RPC_URLS": httpURL + "," + wsURL, "DATABASE_URL": database,
-		"SESSION_PROBE_INTERVAL": "300ms"}
+		"SESSION_PROBE_INTERVAL": "1s"}
 	with := func(name, value string) map[string]string {
 		m := map[string]string{name: value}
 		for key, v := range env {
