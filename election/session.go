@@ -372,6 +372,10 @@ func find(ctx context.Context, db *pgxpool.Pool, key int64, pid uint32, alive fu
 // applies but its cancellation does not: pgx closes a connection when its statement is cancelled, and
 // a stop releases slots and leadership through it.
 func (s *Session) Do(ctx context.Context, f func(context.Context, *pgx.Conn) error) error {
+	if ctx.Err() != nil { // select chooses at random
+		return ctx.Err()
+	}
+
 	r := request{ctx: ctx, run: f, done: make(chan error, 1)}
 	select {
 	case s.requests <- r:

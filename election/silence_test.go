@@ -73,6 +73,21 @@ func TestDoEndsWithTheLease(t *testing.T) {
 	require.ErrorIs(t, <-result, election.ErrLost)
 }
 
+// What is asked for after the end of its context is not begun: an instance that stops takes no lock again, which the
+// others wait for.
+func TestDoBeginsNothingAfterTheEnd(t *testing.T) {
+	t.Parallel()
+	f := setup(t)
+	s, _ := f.run(t, "a")
+	ended, end := context.WithCancel(t.Context())
+	end()
+	for range 100 {
+		begun := func(context.Context, *pgx.Conn) error { return errors.New("begun") }
+		require.ErrorIs(t, s.Do(ended, begun), context.Canceled)
+		require.NoError(t, s.Do(t.Context(), func(ctx context.Context, c *pgx.Conn) error { return c.Ping(ctx) }))
+	}
+}
+
 // What a session spends on waiting for a predecessor is no part of its lease.
 func TestLeaseBeginsWhenTheLockIsTaken(t *testing.T) {
 	t.Parallel()

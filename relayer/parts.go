@@ -30,8 +30,7 @@ func NewSource(cfg *config.Config, log *slog.Logger, reg prometheus.Registerer) 
 
 // NewFilters returns the filters for requesting logs.
 func NewFilters(cfg *config.Config, factories *registry.Followed) *watch.Filters {
-	return watch.NewFilters(cfg.ABI, factories, watch.FilterMode(cfg.LogFilter), cfg.RPCMaxAddress,
-		cfg.RPCRequestPrice)
+	return watch.NewFilters(cfg.ABI, factories, watch.FilterMode(cfg.LogFilter), cfg.RPCMaxAddress)
 }
 
 // NewLedger returns the stored events of the chain.

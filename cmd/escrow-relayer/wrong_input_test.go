@@ -98,7 +98,6 @@ var wrongValues = []struct {
 	{"RPC_MAX_RPS", "", []string{"-1", "NaN", "Inf", "ten"}},
 	{"RPC_MAX_RANGE", "", []string{"0", "-1", "10000001", "all"}},
 	{"RPC_MAX_ADDRESSES", "", []string{"0", "-1", "100001", "x"}},
-	{"RPC_REQUEST_PRICE", "", []string{"-1", "x", "9999999999"}},
 	{"LOG_FILTER", "must be one of auto, topics, addresses", []string{"topic", "none"}},
 	{"FACTORY_ABI", "", []string{"[{]", "/nowhere.json", "[]", "{}"}},
 	{"ESCROW_ABI", "", []string{"[{]", "/nowhere.json", "{\"abi\":3}"}},

@@ -396,6 +396,11 @@ func (k *keys) takeover(ctx context.Context, fleet map[string]*lab.Process, sign
 		return 0, err
 	}
 
+	// An instance that has just started opens its connections still.
+	if err := k.pass(ctx, 2); err != nil {
+		return 0, err
+	}
+
 	start := time.Now()
 	fleet[victim].Signal(signal)
 	err = poll(ctx, 2*time.Millisecond, "another owner", func() bool {

@@ -61,7 +61,7 @@ func TestEveryFigure(t *testing.T) {
 		}, plots: []string{"flat.svg"}},
 		"noise": {figures: map[string]int{
 			"noise.live.100.addresses.bytes": 1, "noise.live.2000.topics.requests": 1, "noise.backfill.2000.auto.cpu": 1,
-			"noise.live.100.auto": 1, "noise.backfill.100.auto": 1, "noise.price.1.auto": 1, "noise.cap.addresses.refused": 1,
+			"noise.live.100.auto": 1, "noise.backfill.100.auto": 1, "noise.cap.addresses.refused": 1,
 			"noise.cap.range.requests": 1,
 		}},
 		"failover": {figures: map[string]int{

@@ -23,8 +23,8 @@ const (
 	noiseOurs   = 2    // events of our escrows per block
 	noiseOthers = 200  // events with the same signature from other contracts, per block
 	noiseWithin = 1.2  // times the cost of the better filter
-	noisePrice  = 4000 // of a request, in bytes: the default of RPC_REQUEST_PRICE
-	noiseRange  = "10" // blocks per request, as in free plans of providers: enough batches to learn from
+	noisePrice  = 4000 // of a request, in bytes
+	noiseRange  = "10" // blocks per request, as in free plans of providers: as many as one look
 )
 
 // noiseSizes are chosen around the point at which the list of addresses costs as much as the
@@ -35,9 +35,8 @@ var noiseModes = []string{"addresses", "topics", "auto"}
 
 // Noise compares the two filters of LOG_FILTER, and the automatic choice between them, on a chain
 // on which other contracts emit Approved 100 times as often as our escrows do. The cost is in
-// bytes; a request has a price in bytes. The verifier does not run. Then it measures what providers
-// do to the choice: a price per request, and caps on addresses and blocks that are lower than
-// configured.
+// bytes, and a request counts as noisePrice of them. The verifier does not run. Then it measures
+// what caps cost that are lower than configured.
 func Noise(ctx context.Context, o *Options) (figures []Figure, err error) {
 	l, err := lab.Start(ctx, lab.Options{Bin: o.Bin})
 	if err != nil {
@@ -69,19 +68,19 @@ func Noise(ctx context.Context, o *Options) (figures []Figure, err error) {
 					o.once(name+".cpu", "CPU ms/block", 0, u.cpu))
 			}
 
-			better := min(costs["addresses"].cost(noisePrice), costs["topics"].cost(noisePrice))
-			ratio := costs["auto"].cost(noisePrice) / better
+			better := min(costs["addresses"].cost(), costs["topics"].cost())
+			ratio := costs["auto"].cost() / better
 			figures = append(figures, o.once(fmt.Sprintf("noise.%s.%d.auto", way, size), "of the better", noiseWithin, ratio))
 		}
 	}
 
-	more, err := n.provider(ctx)
+	more, err := n.caps(ctx)
 
 	return append(figures, more...), err
 }
 
-// cost in bytes, if a request is worth price bytes.
-func (u usage) cost(price float64) float64 { return u.bytes + u.requests*price }
+// cost is in bytes.
+func (u usage) cost() float64 { return u.bytes + u.requests*noisePrice }
 
 // noise is a chain with many events of other contracts, and a database for each relayer that reads
 // it.
@@ -290,29 +289,9 @@ func (n *noise) complete(ctx context.Context, db *pgxpool.Pool) error {
 	return err
 }
 
-// provider measures what a provider's terms change: its price per request the choice, its caps the
-// requests.
-func (n *noise) provider(ctx context.Context) (figures []Figure, err error) {
-	// 1,500 addresses are 15 requests: so the price of a request decides.
-	const size, most = 1500, "100"
-	for _, price := range []float64{1, noisePrice} {
-		costs := map[string]usage{}
-		for _, mode := range noiseModes {
-			env := map[string]string{"LOG_FILTER": mode, "RPC_MAX_ADDRESSES": most,
-				"RPC_REQUEST_PRICE": fmt.Sprintf("%.0f", price)}
-			if costs[mode], err = n.measure(ctx, "live", size, fmt.Sprintf("noise_price_%s_%.0f", mode, price),
-				env); err != nil {
-				return nil, fmt.Errorf("price %.0f, %s: %w", price, mode, err)
-			}
-		}
-
-		ratio := costs["auto"].cost(price) / min(costs["addresses"].cost(price), costs["topics"].cost(price))
-		name := fmt.Sprintf("noise.price.%.0f", price)
-		figures = append(figures,
-			n.once(name+".auto", "of the better", noiseWithin, ratio),
-			n.once(name+".requests", "requests/1000 blocks", 0, costs["auto"].requests))
-	}
-
+// caps measures the requests where a provider's caps on addresses and blocks are lower than
+// configured.
+func (n *noise) caps(ctx context.Context) (figures []Figure, err error) {
 	node, err := faults.NewNode(n.lab.Chain.HTTP(), n.lab.Chain.WS(), 1)
 	if err != nil {
 		return nil, err

@@ -155,7 +155,6 @@ var hostName = regexp.MustCompile(`^[A-Za-z0-9._-]+$|^[0-9A-Fa-f:.%]+$`)
 func (l *loader) requests() {
 	c := l.c
 	between(l, "RPC_MAX_ADDRESSES", c.RPCMaxAddress, 1, 100_000, "")
-	between(l, "RPC_REQUEST_PRICE", c.RPCRequestPrice, 0, 1_000_000_000, " bytes")
 	between(l, "RPC_MAX_RANGE", c.RPCMaxRange, 1, 10_000_000, " blocks")
 	if c.RPCMaxRPS < 0 || math.IsNaN(c.RPCMaxRPS) || math.IsInf(c.RPCMaxRPS, 0) {
 		l.say("RPC_MAX_RPS", "must be 0 (the relayer sets no limit) or more")

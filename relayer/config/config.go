@@ -53,23 +53,22 @@ type Config struct {
 	MigrateOnStart     bool          `env:"MIGRATE_ON_START" envDefault:"true" help:"apply missing migrations at start"`
 	DBOutageLimit      time.Duration `env:"DB_OUTAGE_LIMIT" envDefault:"5m" help:"exit when the database has been out of reach for this long"`
 
-	Finality        string        `env:"FINALITY" envDefault:"confirmations" help:"what may be processed: confirmations, safe, finalized, or latest (needs RETRACTIONS_TOPIC_ID)"`
-	Confirmations   uint64        `env:"CONFIRMATIONS" envDefault:"12" help:"blocks on top of a block before it is processed; 0 is FINALITY=latest"`
-	FinalityLimit   time.Duration `env:"FINALITY_LIMIT" envDefault:"30m" help:"how old the newest block that FINALITY allows may be, and a command, before it is a warning; a block twice as old is an alarm. Raise it for a chain that takes longer"`
-	Agreement       string        `env:"AGREEMENT" envDefault:"available" help:"while only one of several RPC endpoints is in use: available (after a minute, blocks count on its word) or strict (nothing is published until two agree)"`
-	Proof           string        `env:"PROOF" envDefault:"near" help:"which blocks are proved before they are stored: near (those that are not final, and those of the last hour that have events), all (every block that has events, also in a backfill) or none (nothing has to prove itself: for a chain that hashes otherwise than it did)"`
-	PollInterval    time.Duration `env:"POLL_INTERVAL" envDefault:"1s" help:"longest pause between two looks for a block that is due, over http"`
-	RPCTimeout      time.Duration `env:"RPC_TIMEOUT" envDefault:"10s" help:"deadline of one request"`
-	RPCMaxRPS       float64       `env:"RPC_MAX_RPS" envDefault:"0" help:"requests per second per endpoint; 0: the relayer sets no limit"`
-	RPCMaxRange     uint64        `env:"RPC_MAX_RANGE" envDefault:"10000" help:"most blocks that one request for logs asks for; if an endpoint accepts fewer, the relayer learns how many"`
-	RPCMaxAddress   int           `env:"RPC_MAX_ADDRESSES" envDefault:"1000" help:"most addresses that one request for logs names; geth's default limit is 1000"`
-	RPCRequestPrice int           `env:"RPC_REQUEST_PRICE" envDefault:"4000" help:"what one more request for logs costs, in bytes of traffic: LOG_FILTER=auto compares by it"`
-	LogFilter       string        `env:"LOG_FILTER" envDefault:"auto" help:"how logs are asked for: by topics, by addresses, or auto: by what costs less, and by addresses where no endpoint gives them otherwise"`
-	FactoryABI      string        `env:"FACTORY_ABI" help:"ABI of the factory, JSON or a path; several paths, of its versions, are comma-separated; default: built in"`
-	EscrowABI       string        `env:"ESCROW_ABI" help:"ABI of the escrows, as FACTORY_ABI; default: built in"`
-	EventAliases    []string      `env:"EVENT_ALIASES" help:"for contracts of others: what their events mean, comma-separated, as Opened(deal)=EscrowDeployed, where the argument deal has the address, and Settled=EscrowReleased, Cancelled=EscrowRefunded"`
-	VerifyInterval  time.Duration `env:"VERIFY_INTERVAL" envDefault:"30s" help:"pause between two runs of the verifier, which reads final blocks a second time; up to ten times as long while there are fewer than 32 such blocks"`
-	Retention       time.Duration `env:"RETENTION" envDefault:"0" help:"how long events of ended escrows stay in processed_events; 0: for ever"`
+	Finality       string        `env:"FINALITY" envDefault:"confirmations" help:"what may be processed: confirmations, safe, finalized, or latest (needs RETRACTIONS_TOPIC_ID)"`
+	Confirmations  uint64        `env:"CONFIRMATIONS" envDefault:"12" help:"blocks on top of a block before it is processed; 0 is FINALITY=latest"`
+	FinalityLimit  time.Duration `env:"FINALITY_LIMIT" envDefault:"30m" help:"how old the newest block that FINALITY allows may be, and a command, before it is a warning; a block twice as old is an alarm. Raise it for a chain that takes longer"`
+	Agreement      string        `env:"AGREEMENT" envDefault:"available" help:"while only one of several RPC endpoints is in use: available (after a minute, blocks count on its word) or strict (nothing is published until two agree)"`
+	Proof          string        `env:"PROOF" envDefault:"near" help:"which blocks are proved before they are stored: near (those that are not final, and those of the last hour that have events), all (every block that has events, also in a backfill) or none (nothing has to prove itself: for a chain that hashes otherwise than it did)"`
+	PollInterval   time.Duration `env:"POLL_INTERVAL" envDefault:"1s" help:"longest pause between two looks for a block that is due, over http"`
+	RPCTimeout     time.Duration `env:"RPC_TIMEOUT" envDefault:"10s" help:"deadline of one request"`
+	RPCMaxRPS      float64       `env:"RPC_MAX_RPS" envDefault:"0" help:"requests per second per endpoint; 0: the relayer sets no limit"`
+	RPCMaxRange    uint64        `env:"RPC_MAX_RANGE" envDefault:"10000" help:"most blocks that one request for logs asks for; if an endpoint accepts fewer, the relayer learns how many"`
+	RPCMaxAddress  int           `env:"RPC_MAX_ADDRESSES" envDefault:"1000" help:"most addresses that one request for logs names; geth's default limit is 1000"`
+	LogFilter      string        `env:"LOG_FILTER" envDefault:"auto" help:"how logs are asked for: by topics, by addresses, or auto: by topics, and by addresses where others emit much under the same topics or no endpoint answers otherwise"`
+	FactoryABI     string        `env:"FACTORY_ABI" help:"ABI of the factory, JSON or a path; several paths, of its versions, are comma-separated; default: built in"`
+	EscrowABI      string        `env:"ESCROW_ABI" help:"ABI of the escrows, as FACTORY_ABI; default: built in"`
+	EventAliases   []string      `env:"EVENT_ALIASES" help:"for contracts of others: what their events mean, comma-separated, as Opened(deal)=EscrowDeployed, where the argument deal has the address, and Settled=EscrowReleased, Cancelled=EscrowRefunded"`
+	VerifyInterval time.Duration `env:"VERIFY_INTERVAL" envDefault:"30s" help:"pause between two runs of the verifier, which reads final blocks a second time; up to ten times as long while there are fewer than 32 such blocks"`
+	Retention      time.Duration `env:"RETENTION" envDefault:"0" help:"how long events of ended escrows stay in processed_events; 0: for ever"`
 
 	HeartbeatInterval    time.Duration `env:"HEARTBEAT_INTERVAL" envDefault:"30s" help:"how often the instance updates its row; 2m at most, since one of 5m counts as stale"`
 	LeaderStaleAfter     time.Duration `env:"LEADER_STALE_AFTER" envDefault:"60s" help:"a leader that has not updated its heartbeat in the table leadership for this long is ended, and another leads"`

@@ -58,7 +58,7 @@ type Source interface {
 // Filters says how logs are asked for: by topics, or of contracts that are named.
 type Filters interface {
 	// Most is the number of contracts up to which naming them costs less than reading what others emit
-	// under the same topics.
+	// under the same topics; negative: by topics, however few they are.
 	Most() int
 	// Learn notes what was read, and how many logs were others'.
 	Learn(b *chain.Batch, foreign int)
@@ -408,7 +408,7 @@ func (v *Verifier) filter(ctx context.Context, from, to int64, others []common.A
 	last int64, err error) {
 	f = &chain.Filter{Topics: v.cfg.ABI.Topics()}
 	most := v.cfg.Filters.Most()
-	if most == 0 {
+	if most < 0 {
 		return f, to, nil
 	}
 

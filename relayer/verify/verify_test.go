@@ -189,7 +189,7 @@ func eitherNodeMayLie(t *testing.T, mode watch.FilterMode, named bool) {
 	require.Greater(t, truth.Count(), 30)
 
 	followed := registry.NewFollowed(registry.Factory{Address: d.Factory})
-	filters := watch.NewFilters(abi, followed, mode, 1000, 4000)
+	filters := watch.NewFilters(abi, followed, mode, 1000)
 	f := testfleet.New(t, chainID)
 	f.Alone("r0", int64(d.Block), registry.Text(d.Factory))
 	f.SetCursor("r0", int64(head)+1, "")

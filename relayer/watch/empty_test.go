@@ -16,7 +16,7 @@ func TestAddressesAreNamedWithoutEscrows(t *testing.T) {
 	abi, err := contract.New("", "")
 	require.NoError(t, err)
 	factory := common.Address{1}
-	f := NewFilters(abi, registry.NewFollowed(registry.Factory{Address: factory}), FilterAddresses, 1000, 4000)
+	f := NewFilters(abi, registry.NewFollowed(registry.Factory{Address: factory}), FilterAddresses, 1000)
 	require.Equal(t, []common.Address{factory}, f.Head().Addresses, "before the escrows are loaded")
 	b := newBook(0)
 	f.update(b)

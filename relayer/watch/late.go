@@ -404,7 +404,7 @@ func deployedIn(late []registry.Late, batch *chain.Batch) (in []registry.Late) {
 // requests.
 func (w *admission) filterOf(late []registry.Late) *chain.Filter {
 	filter := &chain.Filter{Topics: w.cfg.ABI.EscrowTopics()}
-	if len(late) > w.cfg.Filters.maxAddresses && !w.cfg.Filters.byAddresses() {
+	if len(late) > w.cfg.Filters.oneRequest && !w.cfg.Filters.byAddresses() {
 		return filter
 	}
 

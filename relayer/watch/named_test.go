@@ -26,14 +26,14 @@ func TestAutoNamesAddressesWhereItMust(t *testing.T) {
 	factory := common.Address{1}
 	refusal := fmt.Errorf("read block 7: %w", chain.ErrAddressRequired)
 	for _, mode := range []FilterMode{FilterTopics, FilterAddresses} {
-		f := NewFilters(abi, registry.NewFollowed(registry.Factory{Address: factory}), mode, 1000, 4000)
+		f := NewFilters(abi, registry.NewFollowed(registry.Factory{Address: factory}), mode, 1000)
 		require.False(t, f.Refused(t.Context(), &chain.Filter{}, refusal, slog.New(slog.DiscardHandler)), mode)
 		require.Equal(t, mode == FilterAddresses, f.FactoryHead().Addresses != nil)
 	}
 
 	var log bytes.Buffer
 	logger := slog.New(slog.NewTextHandler(&log, nil))
-	f := NewFilters(abi, registry.NewFollowed(registry.Factory{Address: factory}), FilterAuto, 1000, 4000)
+	f := NewFilters(abi, registry.NewFollowed(registry.Factory{Address: factory}), FilterAuto, 1000)
 	now := time.Now()
 	f.now = func() time.Time { return now }
 	again := f.Again()

@@ -232,7 +232,7 @@ func (w *SlotWatch) advance(ctx context.Context, view chain.View, changed <-chan
 	w.cfg.Filters.update(w.book)
 	filter, to, seen := w.cfg.Filters.Head(), view.Target, &w.cfg.Filters.heads
 	if w.at.Next <= int64(view.Final) {
-		filter, to, seen = w.cfg.Filters.ranged, min(view.Final, view.Target), &w.cfg.Filters.spans
+		filter, to, seen = w.cfg.Filters.ranged, min(view.Final, view.Target), &w.cfg.Filters.ranges
 	}
 
 	if n := w.cfg.Filters.limit(seen); n > 0 {
@@ -257,12 +257,12 @@ type slotGathering struct {
 	*admission
 	gathering
 
-	line overlap  // whose stage this is
-	seen *chooser // that learns from the batches
+	line overlap // whose stage this is
+	seen *noise  // that learns from the batches
 }
 
 // newSlotGathering begins at the position of the watch.
-func newSlotGathering(w *admission, final int64, seen *chooser) *slotGathering {
+func newSlotGathering(w *admission, final int64, seen *noise) *slotGathering {
 	g := &slotGathering{admission: w, gathering: gathering{final: final, ahead: w.at, since: time.Now()}, seen: seen}
 	g.line.stage = g
 

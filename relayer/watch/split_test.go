@@ -173,7 +173,7 @@ func TestTwoBranchesBehindOneURL(t *testing.T) {
 			var wg sync.WaitGroup
 			t.Cleanup(func() { cancel(); wg.Wait() })
 			verifier := verify.New(verify.Config{Source: w.src, Ledger: w.led, ABI: w.abi, Factories: w.followed(),
-				Filters: watch.NewFilters(w.abi, w.followed(), watch.FilterTopics, 1000, 4000).Again(),
+				Filters: watch.NewFilters(w.abi, w.followed(), watch.FilterTopics, 1000).Again(),
 				Every:   50 * time.Millisecond, Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
 				Metrics: verify.NewMetrics(prometheus.NewRegistry())})
 			wg.Go(func() { require.NoError(t, verifier.Run(ctx, 1)) })

@@ -48,7 +48,7 @@ func TestACommitThatIsRefusedAgainAndAgainHasAName(t *testing.T) {
 			said, reg := &lines{}, prometheus.NewRegistry()
 			cfg := watch.Config{
 				Source: w.src, Ledger: w.led, ABI: w.abi, Log: slog.New(slog.NewTextHandler(said, nil)),
-				Filters: watch.NewFilters(w.abi, w.followed(), watch.FilterTopics, 1000, 4000),
+				Filters: watch.NewFilters(w.abi, w.followed(), watch.FilterTopics, 1000),
 				Metrics: watch.NewMetrics(reg, w.abi.EventNames()),
 			}
 			leader := watch.NewFactoryWatch(watch.FactoryConfig{Config: cfg, BeatEvery: time.Second,

@@ -110,7 +110,7 @@ func TestLeaderThatCannotReadResigns(t *testing.T) {
 			leader := watch.NewFactoryWatch(watch.FactoryConfig{
 				Config: watch.Config{
 					Source: chain, Ledger: w.led, ABI: w.abi,
-					Filters: watch.NewFilters(w.abi, w.followed(), watch.FilterAuto, 1000, 4000),
+					Filters: watch.NewFilters(w.abi, w.followed(), watch.FilterAuto, 1000),
 					Log:     slog.New(slog.NewTextHandler(t.Output(), nil)),
 					Metrics: watch.NewMetrics(prometheus.NewRegistry(), w.abi.EventNames()),
 				},

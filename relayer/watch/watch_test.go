@@ -149,7 +149,7 @@ func (w *world) run(mode watch.FilterMode, factory bool) (stop func()) {
 	ctx, cancel := context.WithCancel(w.t.Context())
 	var wg sync.WaitGroup
 	log := slog.New(slog.NewTextHandler(w.t.Output(), nil))
-	filters := watch.NewFilters(w.abi, w.followed(), mode, 1000, 4000)
+	filters := watch.NewFilters(w.abi, w.followed(), mode, 1000)
 	metrics := watch.NewMetrics(prometheus.NewRegistry(), w.abi.EventNames())
 	var chain watch.Source = w.src
 	if w.chain != nil {

@@ -48,7 +48,7 @@ func (w *world) watch() (stop func()) {
 	chain := w.node.ChainID().Int64()
 	cfg := watch.Config{Source: w.source, ABI: abi, Log: slog.New(slog.DiscardHandler),
 		Filters: watch.NewFilters(abi, registry.NewFollowed(registry.Factory{Address: w.contracts.Factory}),
-			watch.FilterTopics, 1000, 4000),
+			watch.FilterTopics, 1000),
 		Metrics: watch.NewMetrics(prometheus.NewRegistry(), abi.EventNames()), Ledger: w.ledger()}
 	slots := watch.NewSlotWatch(watch.SlotConfig{Config: cfg, DB: w.db, Holder: holder{}, Publisher: unpublished{},
 		ChainID: chain, DiscoveryWait: 20 * time.Millisecond, Discovered: make(chan struct{})})
