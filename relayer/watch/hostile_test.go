@@ -80,8 +80,8 @@ func TestInventedRelease(t *testing.T) {
 // verify runs a verifier until the test ends.
 func (w *world) verify(log io.Writer) {
 	filters := watch.NewFilters(w.abi, w.followed(), watch.FilterTopics, 1000)
-	v := verify.New(verify.Config{Source: w.src, Filters: filters.Again(), Ledger: w.led, ABI: w.abi, Factories: w.followed(), Every: time.Millisecond,
-		Log:     slog.New(slog.NewTextHandler(log, nil)),
+	v := verify.New(verify.Config{Source: w.src, Filters: filters.Again(), Ledger: w.led, ABI: w.abi,
+		Factories: w.followed(), Every: time.Millisecond, Log: slog.New(slog.NewTextHandler(log, nil)),
 		Metrics: verify.NewMetrics(prometheus.NewRegistry())})
 	ctx, stop := context.WithCancel(w.t.Context())
 	done := make(chan error, 1)
