@@ -50,8 +50,8 @@ func TestTheFrontDoorIsTrue(t *testing.T) {
 	}
 
 	// `folder/file.go` (name), or `Type.name` (`folder/file.go`): declared there.
-	names := regexp.MustCompile("`([a-z0-9/_]+\\.go)` \\(([A-Za-z.]+)\\)").FindAllStringSubmatch(string(text), -1)
-	before := regexp.MustCompile("`([A-Za-z.]+)` \\(`([a-z0-9/_]+\\.go)`\\)")
+	names := regexp.MustCompile("`([a-z0-9/_]+\\.go)`\\s\\(([A-Za-z.]+)\\)").FindAllStringSubmatch(string(text), -1)
+	before := regexp.MustCompile("`([A-Za-z.]+)`\\s\\(`([a-z0-9/_]+\\.go)`\\)")
 	for _, m := range before.FindAllStringSubmatch(string(text), -1) {
 		names = append(names, []string{m[0], m[2], m[1]})
 	}
