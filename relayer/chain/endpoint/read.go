@@ -24,7 +24,6 @@ type Batch struct {
 	Parent   common.Hash // of block From
 	Logs     []types.Log // in the chain's order; BlockTimestamp is filled
 	Last     rpc.Header  // of block To
-	Headers  int         // that were asked for because the logs came without their block's time
 	Filter   *Filter
 	By       *Node // who was asked
 }
@@ -53,7 +52,6 @@ func (n *Node) ReadRange(ctx context.Context, from, to uint64, f *Filter) (Batch
 		}
 
 		whole.To, whole.Last = b.To, b.Last
-		whole.Headers += b.Headers
 		from, full = b.To+1, full+part
 	}
 
@@ -584,7 +582,6 @@ func (n *Node) fillTimes(ctx context.Context, b *Batch) error {
 		}
 	}
 
-	b.Headers = len(missing)
 	for some := range slices.Chunk(missing, callsPerBatch) {
 		list, err := n.Headers(ctx, some)
 		if err != nil {
