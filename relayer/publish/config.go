@@ -56,9 +56,9 @@ func (h *Handover) Known(memory string) bool { return h.memory != "" && h.memory
 
 // Sender sends messages to Pub/Sub in one request, without retries: the loop retries. An error
 // carries a gRPC status (see pubsub.Code): where pubsub.Refused is true of its code, nothing was
-// stored; otherwise the messages may be. The call has its own deadline. (Google's Publisher is unsuitable: it
-// delays each message to fill batches by key, keeps a goroutine and a queue per key, retries out of
-// our sight, and drops a key's queue when it fails.)
+// stored; otherwise the messages may be. The call has its own deadline. (Google's Publisher is
+// unsuitable: it delays each message to fill batches by key, keeps a goroutine and a queue per key,
+// retries out of our sight, and drops a key's queue when it fails.)
 type Sender interface {
 	Publish(ctx context.Context, topic, key string, messages []pubsub.Message) (ids []string, err error)
 }
