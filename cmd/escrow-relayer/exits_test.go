@@ -114,7 +114,7 @@ func TestBeforeTheFirstMigration(t *testing.T) {
 		"FACTORY_ADDRESS=0x00000000000000000000000000000000000000aa", "PUBSUB_EMULATOR_HOST=127.0.0.1:1",
 	}
 	for _, args := range [][]string{
-		{"status"}, {"plan", "wait", "--timeout", "300ms"}, {"plan", "move", "--from", "1", "--to", "2"}, {"audit"},
+		{"status"}, {"plan", "wait", "--timeout", "0s"}, {"plan", "move", "--from", "1", "--to", "2"}, {"audit"},
 		{"replay", "--from", "1"}, {"migrate", "--check"},
 	} {
 		code, out := call(t, env, args...)
@@ -239,10 +239,10 @@ func TestPlanWait(t *testing.T) {
 
 	code, out := call(t, env, "plan", "wait", "--timeout", "30s", "--total", "2")
 	require.Zero(t, code, out)
-	code, out = call(t, env, "plan", "wait", "--timeout", "5s", "--total", "3")
+	code, out = call(t, env, "plan", "wait", "--timeout", "0s", "--total", "3")
 	require.Equal(t, exitNo, code, out)
 	require.Contains(t, out, "partition 2 of 3 has no live instance")
-	code, out = call(t, append(env, "DATABASE_URL=postgres://u@127.0.0.1:1/x"), "plan", "wait", "--timeout", "500ms")
+	code, out = call(t, append(env, "DATABASE_URL=postgres://u@127.0.0.1:1/x"), "plan", "wait", "--timeout", "0s")
 	require.Equal(t, exitRefused, code, out)
 	require.Contains(t, out, "nothing accepts connections at 127.0.0.1:1")
 

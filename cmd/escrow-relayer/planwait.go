@@ -34,22 +34,17 @@ Reads CHAIN_ID and DATABASE_URL.
 			}
 
 			return askEach(cmd, config.LoadDatabase, func(ctx context.Context, cfg *config.Config, db *database.Database) error {
-				ctx, cancel := context.WithTimeoutCause(ctx, timeout, errNotInTime)
-				defer cancel()
-				leader, err := w.wait(ctx, cmd.ErrOrStderr(), every, readFleet(cfg, db))
-				switch {
-				case err == nil:
-					fmt.Fprintln(cmd.OutOrStdout(), "whole: every slot is served, and", leader, "leads")
-					return nil
-				case errors.Is(context.Cause(ctx), errNotInTime):
+				leader, err := w.wait(ctx, cmd.ErrOrStderr(), timeout, every, readFleet(cfg, db))
+				if err != nil {
 					return fmt.Errorf("not whole within %s: %w", timeout, err)
 				}
 
-				return err
+				fmt.Fprintln(cmd.OutOrStdout(), "whole: every slot is served, and", leader, "leads")
+				return nil
 			})
 		},
 	}
-	cmd.Flags().DurationVar(&timeout, "timeout", 5*time.Minute, "give up after")
+	cmd.Flags().DurationVar(&timeout, "timeout", 5*time.Minute, "give up at the first look after so long; 0: look once")
 	cmd.Flags().DurationVar(&every, "every", time.Second, "pause between two looks")
 	cmd.Flags().Int64Var(&w.lag, "lag", 100,
 		"how many blocks the lowest cursor may be behind the head, CONFIRMATIONS included")
@@ -62,9 +57,6 @@ Reads CHAIN_ID and DATABASE_URL.
 
 	return cmd
 }
-
-// errNotInTime is the cause of a wait's end at --timeout.
-var errNotInTime = errors.New("the time is over")
 
 // whole is what --instance, --total and the other flags require of a fleet.
 type whole struct {
@@ -95,33 +87,30 @@ func (w *whole) complete(since string) (err error) {
 	return nil
 }
 
-// wait reads the fleet until it is whole, and returns the leader. When ctx ends first, the error is
-// the answer no, or why the fleet could not be read.
-func (w *whole) wait(ctx context.Context, say io.Writer, every time.Duration,
+// wait reads the fleet until it is whole, and returns the leader. A reading has a deadline of its own:
+// timeout ends only the repetition. The error is what the last reading found: the answer no, or why
+// there is none.
+func (w *whole) wait(ctx context.Context, say io.Writer, timeout, every time.Duration,
 	read fleetReader) (leader string, err error) {
 	said := ""
-	for {
-		f, failed := read(ctx)
-		switch why := w.missing(&f); {
-		case failed != nil && ctx.Err() == nil:
-			err = failed
-		case failed != nil: // ctx has ended: the earlier error counts
-		case why == "":
-			return f.Leader.Instance, nil
-		default:
+	for end := time.Now().Add(timeout); ; {
+		f, err := read(ctx)
+		if err == nil {
+			why := w.missing(&f)
+			if why == "" {
+				return f.Leader.Instance, nil
+			}
+
 			err = no{errors.New(why)}
 		}
 
-		if err != nil && err.Error() != said {
+		if err.Error() != said {
 			said = err.Error()
 			fmt.Fprintln(say, "waiting:", said)
 		}
 
-		if !sleep(ctx, every) {
-			if err == nil {
-				err = failed
-			}
-
+		left := time.Until(end)
+		if left <= 0 || !sleep(ctx, min(every, left)) {
 			return "", err
 		}
 	}
