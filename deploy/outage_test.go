@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -28,6 +27,7 @@ import (
 
 	"github.com/fusion-prime/escrow-relayer/internal/faults"
 	"github.com/fusion-prime/escrow-relayer/internal/lab"
+	"github.com/fusion-prime/escrow-relayer/internal/port"
 	"github.com/fusion-prime/escrow-relayer/internal/testchain"
 	"github.com/fusion-prime/escrow-relayer/internal/testpg"
 	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
@@ -521,10 +521,10 @@ scrape_configs:
     file_sd_configs: [{files: [%[2]q], refresh_interval: 5s}]
 `, every, filepath.Join(w.dir, "*.json"))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "prometheus.yml"), []byte(config), 0o600))
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	reserved, err := port.Reserve()
 	require.NoError(t, err)
-	addr := ln.Addr().String()
-	require.NoError(t, ln.Close())
+	w.later(reserved.Close)
+	addr := reserved.Addr()
 	logs, err := os.Create(filepath.Join(dir, "log"))
 	require.NoError(t, err)
 	cmd := exec.Command(program, "--config.file="+filepath.Join(dir, "prometheus.yml"),

@@ -15,16 +15,16 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/fusion-prime/escrow-relayer/election"
+	"github.com/fusion-prime/escrow-relayer/internal/port"
 )
 
 // bouncer starts PgBouncer (Debian: pgbouncer) in front of the test's database and returns its URL.
 func bouncer(t *testing.T, f fixture, mode string) string {
 	conn, err := pgx.ParseConfig(f.url)
 	require.NoError(t, err)
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	reserved, err := port.Reserve()
 	require.NoError(t, err)
-	port := ln.Addr().(*net.TCPAddr).Port
-	require.NoError(t, ln.Close())
+	t.Cleanup(func() { require.NoError(t, reserved.Close()) })
 	dir := t.TempDir()
 	require.NoError(t, os.Chmod(dir, 0o755))
 	require.NoError(t, os.Chmod(filepath.Dir(dir), 0o755))
@@ -37,7 +37,7 @@ listen_port = %[5]d
 unix_socket_dir =
 auth_type = any
 pool_mode = %[6]s
-`, conn.Database, conn.Host, conn.Port, conn.User, port, mode), 0o644))
+`, conn.Database, conn.Host, conn.Port, conn.User, reserved.Number, mode), 0o644))
 	args := []string{ini}
 	if os.Getuid() == 0 {
 		args = []string{"-u", "nobody", ini}
@@ -47,9 +47,9 @@ pool_mode = %[6]s
 	cmd.Stderr = t.Output()
 	require.NoError(t, cmd.Start(), "install PgBouncer: apt-get install pgbouncer")
 	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
-	url := fmt.Sprintf("postgres://%s@127.0.0.1:%d/%s?sslmode=disable", conn.User, port, conn.Database)
+	url := fmt.Sprintf("postgres://%s@127.0.0.1:%d/%s?sslmode=disable", conn.User, reserved.Number, conn.Database)
 	require.Eventually(t, func() bool {
-		c, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+		c, err := net.Dial("tcp", reserved.Addr())
 		if err == nil {
 			_ = c.Close()
 		}

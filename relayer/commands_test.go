@@ -2,7 +2,6 @@ package relayer
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"net/http"
 	"os"
@@ -14,7 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
-	"github.com/fusion-prime/escrow-relayer/internal/testchain"
+	"github.com/fusion-prime/escrow-relayer/internal/port"
 	"github.com/fusion-prime/escrow-relayer/relayer/command/intake"
 	"github.com/fusion-prime/escrow-relayer/relayer/config"
 	"github.com/fusion-prime/escrow-relayer/relayer/web"
@@ -98,19 +97,20 @@ func TestAnswersAreCountedWithoutAKey(t *testing.T) {
 // port that somebody else has.
 func TestCommandsHaveAPortOfTheirOwn(t *testing.T) {
 	t.Parallel()
-	port, err := testchain.FreePort()
+	free, err := port.Reserve()
 	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, free.Close()) })
 	token := filepath.Join(t.TempDir(), "token")
 	require.NoError(t, os.WriteFile(token, []byte("a-token-of-some-length"), 0o600))
 	front, err := web.NewFront(web.FrontConfig{Chains: []int64{1}, TokenFile: token})
 	require.NoError(t, err)
 	c := &commands{intake: &intake.Intake{}}
-	r := &Relayer{cfg: &config.Config{CommandsPort: port}, log: slog.New(slog.DiscardHandler), front: front}
+	r := &Relayer{cfg: &config.Config{CommandsPort: free.Number}, log: slog.New(slog.DiscardHandler), front: front}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- c.serve(ctx, r) }()
 
-	url := fmt.Sprintf("http://127.0.0.1:%d/commands", port)
+	url := "http://" + free.Addr() + "/commands"
 	require.Eventually(t, func() bool {
 		response, err := http.Get(url)
 		if err != nil {

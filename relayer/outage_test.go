@@ -2,12 +2,12 @@ package relayer
 
 import (
 	"log/slog"
-	"net"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/fusion-prime/escrow-relayer/internal/port"
 	"github.com/fusion-prime/escrow-relayer/relayer/config"
 	"github.com/fusion-prime/escrow-relayer/relayer/database"
 	"github.com/fusion-prime/escrow-relayer/relayer/redact"
@@ -16,10 +16,10 @@ import (
 // The last words of an instance that gives the database up are DB_OUTAGE_LIMIT and what is wrong with
 // the database: at the start and later, whether the limit is reached between two attempts or within one.
 func TestTheLastWordsOfAnOutage(t *testing.T) {
-	closed, err := net.Listen("tcp", "127.0.0.1:0")
+	closed, err := port.Reserve()
 	require.NoError(t, err)
-	require.NoError(t, closed.Close())
-	url := "postgres://nobody@" + closed.Addr().String() + "/relayer?sslmode=disable"
+	defer closed.Close()
+	url := "postgres://nobody@" + closed.Addr() + "/relayer?sslmode=disable"
 
 	for _, limit := range []time.Duration{time.Second, 2 * time.Second} {
 		cfg := &config.Config{DatabaseURL: url, SessionDatabaseURL: url, InstanceID: "r0", DBMaxConns: 2,
@@ -37,6 +37,6 @@ func TestTheLastWordsOfAnOutage(t *testing.T) {
 		require.ErrorIs(t, err, ErrOutage)
 		said := database.Explain(err).Error() // as whoever ends with it prints it
 		require.Contains(t, said, "DB_OUTAGE_LIMIT="+limit.String())
-		require.Contains(t, said, "nothing accepts connections at "+closed.Addr().String())
+		require.Contains(t, said, "nothing accepts connections at "+closed.Addr())
 	}
 }

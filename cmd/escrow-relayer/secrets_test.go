@@ -19,6 +19,7 @@ import (
 
 	"github.com/fusion-prime/escrow-relayer/internal/faults"
 	"github.com/fusion-prime/escrow-relayer/internal/lab"
+	"github.com/fusion-prime/escrow-relayer/internal/port"
 	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
 )
 
@@ -184,10 +185,10 @@ func TestSecretsStay(t *testing.T) {
 	k.clean("running", logOf(p))
 
 	// What keeps it from starting.
-	closed, err := faults.NewTCP("127.0.0.1:1")
+	closed, err := port.Reserve()
 	require.NoError(t, err)
+	defer closed.Close()
 	nobody := "http://" + closed.Addr()
-	require.NoError(t, closed.Close())
 	wrong := nodes[0].Inject(faults.Fault{Mode: faults.Chain, N: 5})
 	for i, c := range []struct {
 		name string

@@ -10,7 +10,6 @@ import (
 	"io"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -194,12 +193,12 @@ func (s *scene) run(ctx context.Context) (err error) {
 // startAll starts the relayers and waits until they are ready.
 func (s *scene) startAll(ctx context.Context) error {
 	for i := range s.o.Instances {
-		port, err := testchain.FreePort()
+		port, err := s.lab.Port()
 		if err != nil {
 			return err
 		}
 
-		s.ports = append(s.ports, strconv.Itoa(port))
+		s.ports = append(s.ports, port)
 		if err := s.start(i); err != nil {
 			return err
 		}

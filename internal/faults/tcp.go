@@ -10,6 +10,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/fusion-prime/escrow-relayer/internal/port"
 )
 
 // TCP passes connections on to a server, until told otherwise. Its methods may be called concurrently.
@@ -19,12 +21,13 @@ import (
 // connection: neither TCP_USER_TIMEOUT nor keepalives notice that, only a deadline of the program
 // does.
 type TCP struct {
-	addr, upstream string
-	wg             sync.WaitGroup
+	port *port.Reserved
+	wg   sync.WaitGroup
 
 	// mu guards all that follows and the fields of links and outages. Whoever changes one of them
 	// renews changed, for which chunks wait that may not pass.
 	mu       sync.Mutex
+	upstream string
 	changed  chan struct{}
 	listener net.Listener // nil: cut or closed
 	links    map[*link]struct{}
@@ -61,13 +64,19 @@ const (
 
 // NewTCP listens on a free port of 127.0.0.1 for a server at an address host:port.
 func NewTCP(upstream string) (*TCP, error) {
-	t := &TCP{
-		addr: "127.0.0.1:0", upstream: upstream, changed: make(chan struct{}), links: map[*link]struct{}{},
+	reserved, err := port.Reserve()
+	if err != nil {
+		return nil, err
 	}
+
+	t := &TCP{port: reserved, upstream: upstream, changed: make(chan struct{}), links: map[*link]struct{}{}}
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if err := t.listen(); err != nil {
+		return nil, errors.Join(err, reserved.Close())
+	}
 
-	return t, t.listen()
+	return t, nil
 }
 
 // ProxyURL returns a proxy for the host of a URL, and the URL with the proxy in its place.
@@ -92,7 +101,7 @@ func ProxyURL(raw string) (*TCP, string, error) {
 func (t *TCP) Move(upstream string) { t.change(func() { t.upstream = upstream }) }
 
 // Addr is where it listens.
-func (t *TCP) Addr() string { return t.addr }
+func (t *TCP) Addr() string { return t.port.Addr() }
 
 // Cut ends all connections and refuses new ones, until all cuts are undone.
 func (t *TCP) Cut() (undo func() error) {
@@ -188,7 +197,7 @@ func (t *TCP) Close() error {
 	})
 	t.wg.Wait()
 
-	return nil
+	return t.port.Close()
 }
 
 // change does something under the lock and wakes whoever waits for a change.
@@ -206,12 +215,12 @@ func (t *TCP) renew() {
 
 // listen needs the lock.
 func (t *TCP) listen() error {
-	l, err := net.Listen("tcp", t.addr) //nolint:noctx // no names to resolve
+	l, err := net.Listen("tcp", t.Addr()) //nolint:noctx // no names to resolve
 	if err != nil {
 		return fmt.Errorf("listen for %s: %w", t.upstream, err)
 	}
 
-	t.listener, t.addr = l, l.Addr().String()
+	t.listener = l
 	t.wg.Go(func() { t.accept(l) })
 
 	return nil

@@ -20,6 +20,7 @@ import (
 	"github.com/ethereum/go-ethereum/ethclient"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/fusion-prime/escrow-relayer/internal/port"
 	"github.com/fusion-prime/escrow-relayer/internal/testchain"
 	"github.com/fusion-prime/escrow-relayer/internal/testpg"
 	"github.com/fusion-prime/escrow-relayer/internal/testpubsub"
@@ -247,6 +248,18 @@ func merge(each ...map[string]string) (list []string) {
 	return list
 }
 
+// Port is one that is this lab's until it is closed.
+func (l *Lab) Port() (string, error) {
+	r, err := port.Reserve()
+	if err != nil {
+		return "", err
+	}
+
+	l.later(r.Close)
+
+	return strconv.Itoa(r.Number), nil
+}
+
 // Run starts a relayer process, at the PORT of env or a free one, and does not wait for it to be ready.
 func (l *Lab) Run(id string, number, total int, env map[string]string) (*Process, error) {
 	return l.run(id, l.Environ(id, number, total, env), env["PORT"])
@@ -255,12 +268,11 @@ func (l *Lab) Run(id string, number, total int, env map[string]string) (*Process
 // run starts a relayer process at a port; empty: one that is free.
 func (l *Lab) run(id string, environ []string, port string) (*Process, error) {
 	if port == "" {
-		free, err := testchain.FreePort()
-		if err != nil {
+		var err error
+		if port, err = l.Port(); err != nil {
 			return nil, err
 		}
 
-		port = strconv.Itoa(free)
 		environ = append(environ, "PORT="+port)
 	}
 

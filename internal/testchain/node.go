@@ -7,14 +7,13 @@ import (
 	"fmt"
 	"math/big"
 	"net"
-	"os"
-	"strconv"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common/hexutil"
 	"github.com/ethereum/go-ethereum/rpc"
+
+	"github.com/fusion-prime/escrow-relayer/internal/port"
 )
 
 // Node is a running chain. Its methods may be called concurrently, except Stop.
@@ -68,38 +67,24 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// ports counts those that this process has tried.
-var ports atomic.Uint32
-
-// FreePort finds a port that nobody listens on, below those that the kernel gives to outgoing
-// connections and to listeners at port zero (from 32768 on Linux, 49152 elsewhere). Each process goes
-// through them in turn from a place of its own, so that two do not choose the same one before either of
-// them listens.
-func FreePort() (port int, err error) {
-	for range 100 {
-		port = 10_000 + int((uint32(os.Getpid())*211+ports.Add(1))%22_000)
-		if err = probe(net.JoinHostPort("127.0.0.1", strconv.Itoa(port))); err == nil {
-			return port, nil
+// reserve reserves a port for an address that is empty, and fills it in. One that the caller chose has
+// to be free: behind one in use another chain may answer in our node's place.
+func reserve(addr *string) (*port.Reserved, error) {
+	if *addr != "" {
+		l, err := net.Listen("tcp", *addr)
+		if err != nil {
+			return nil, err
 		}
+
+		return nil, l.Close()
 	}
 
-	return 0, fmt.Errorf("find a free port: 100 are taken: %w", err)
-}
-
-func freeAddr() (string, error) {
-	port, err := FreePort()
-	return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)), err
-}
-
-// probe returns an error when nobody could listen at the address now. Behind one in use another
-// chain may answer in our node's place.
-func probe(addr string) error {
-	l, err := net.Listen("tcp", addr)
-	if err != nil {
-		return err
+	r, err := port.Reserve()
+	if err == nil {
+		*addr = r.Addr()
 	}
 
-	return l.Close()
+	return r, err
 }
 
 // rawTransactions returns the signed transactions of the newest depth blocks, by block, in order.

@@ -17,6 +17,8 @@ import (
 
 	"github.com/ethereum/go-ethereum/common/hexutil"
 	"github.com/ethereum/go-ethereum/rpc"
+
+	"github.com/fusion-prime/escrow-relayer/internal/port"
 )
 
 // startTimeout is how long a node may take until it answers: geth takes half a second, ten times
@@ -30,6 +32,7 @@ type process struct {
 	url      string // without the scheme
 	accounts []Account
 	client   *rpc.Client
+	reserved *port.Reserved // nil: the caller chose the address
 	dir      string
 	cmd      *exec.Cmd
 	done     chan struct{} // closed when the process has ended
@@ -45,13 +48,7 @@ func startProcess(ctx context.Context, o Options, program string,
 	args func(dir, host, port string) []string) (*process, error) {
 	p := &process{options: o, url: o.Addr, accounts: Accounts(o.Seed, o.Accounts), done: make(chan struct{})}
 	var err error
-	if p.url == "" {
-		p.url, err = freeAddr()
-	} else {
-		err = probe(p.url)
-	}
-
-	if err != nil {
+	if p.reserved, err = reserve(&p.url); err != nil {
 		return nil, fmt.Errorf("start %s: %w", filepath.Base(program), err)
 	}
 
@@ -65,7 +62,7 @@ func startProcess(ctx context.Context, o Options, program string,
 	}
 
 	if err := p.run(program, args(p.dir, host, port)); err != nil {
-		return nil, errors.Join(err, os.RemoveAll(p.dir))
+		return nil, errors.Join(err, p.reserved.Close(), os.RemoveAll(p.dir))
 	}
 
 	if err := p.answer(ctx); err != nil {
@@ -201,7 +198,7 @@ func (p *process) kill() error {
 		err = errors.Join(err, p.leash.Close())
 	}
 
-	return errors.Join(err, os.RemoveAll(p.dir))
+	return errors.Join(err, p.reserved.Close(), os.RemoveAll(p.dir))
 }
 
 func (p *process) head(ctx context.Context) (uint64, error) {

@@ -13,7 +13,6 @@ import (
 	"slices"
 	"strconv"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
@@ -23,13 +22,16 @@ import (
 	"github.com/ethereum/go-ethereum/ethclient/simulated"
 	"github.com/ethereum/go-ethereum/node"
 	"github.com/ethereum/go-ethereum/rpc"
+
+	"github.com/fusion-prime/escrow-relayer/internal/port"
 )
 
 // Sim is go-ethereum's simulated chain, in this process, with an HTTP and a WebSocket endpoint for
 // others. It mines when told to, or at Options.Interval; a transaction alone makes no block.
 type Sim struct {
 	options  Options
-	url      string // without the scheme
+	url      string         // without the scheme
+	reserved *port.Reserved // nil: the caller chose the address
 	accounts []Account
 	stranger Account // emits what shifts the indexes of others' logs
 	client   *rpc.Client
@@ -50,26 +52,17 @@ func StartSim(o Options) (*Sim, error) {
 	s := &Sim{options: o, accounts: all[:o.Accounts], stranger: all[o.Accounts], stop: make(chan struct{}),
 		pace: make(chan time.Duration)}
 	var err error
-	for attempt := 1; ; attempt++ {
-		if s.url = o.Addr; s.url == "" {
-			if s.url, err = freeAddr(); err != nil {
-				return nil, err
-			}
-		}
+	s.url = o.Addr
+	if s.reserved, err = reserve(&s.url); err == nil {
+		s.backend, err = startBackend(s.url, endow(all), o)
+	}
 
-		if s.backend, err = startBackend(s.url, endow(all), o); err == nil {
-			break
-		}
-
-		// A process that is being started elsewhere in this one keeps what listens here until its program
-		// runs, also the socket by which the port was found free.
-		if o.Addr != "" || attempt == 5 || !errors.Is(err, syscall.EADDRINUSE) {
-			return nil, fmt.Errorf("start the simulated chain at %s: %w", s.url, err)
-		}
+	if err != nil {
+		return nil, fmt.Errorf("start the simulated chain at %s: %w", s.url, err)
 	}
 
 	if s.client, err = rpc.Dial(s.HTTP()); err != nil {
-		return nil, errors.Join(fmt.Errorf("reach the simulated chain: %w", err), s.backend.Close())
+		return nil, errors.Join(fmt.Errorf("reach the simulated chain: %w", err), s.backend.Close(), s.reserved.Close())
 	}
 
 	s.miner.Go(s.mineAtInterval)
@@ -79,7 +72,7 @@ func StartSim(o Options) (*Sim, error) {
 }
 
 // startBackend makes an error of the panic that the simulated package answers a port in use with.
-// It would leave half a chain behind, so the port is tried first.
+// That leaves half a chain behind, so the port is reserved or tried first.
 func startBackend(addr string, alloc types.GenesisAlloc, o Options) (b *simulated.Backend, err error) {
 	host, portText, err := net.SplitHostPort(addr)
 	if err != nil {
@@ -88,10 +81,6 @@ func startBackend(addr string, alloc types.GenesisAlloc, o Options) (b *simulate
 
 	port, err := strconv.Atoi(portText)
 	if err != nil {
-		return nil, err
-	}
-
-	if err := probe(addr); err != nil {
 		return nil, err
 	}
 
@@ -498,5 +487,5 @@ func (s *Sim) Stop() error {
 	s.miner.Wait()
 	s.client.Close()
 
-	return s.backend.Close()
+	return errors.Join(s.backend.Close(), s.reserved.Close())
 }

@@ -13,6 +13,8 @@ import (
 	"strconv"
 
 	embedded "github.com/fergusstrange/embedded-postgres"
+
+	"github.com/fusion-prime/escrow-relayer/internal/port"
 )
 
 // usual are the folders where packages put the server's programs, which are rarely on PATH.
@@ -118,19 +120,15 @@ func fetch(ctx context.Context) (dir string, err error) {
 	}
 
 	defer func() { err = errors.Join(err, os.RemoveAll(scratch)) }()
-	port, err := freePort()
+	reserved, err := port.Reserve()
 	if err != nil {
 		return "", err
 	}
 
-	n, err := strconv.ParseUint(port, 10, 16)
-	if err != nil {
-		return "", err
-	}
-
+	defer func() { err = errors.Join(err, reserved.Close()) }()
 	pg := embedded.NewDatabase(embedded.DefaultConfig().Version(embedded.V16).BinariesPath(cache).
 		RuntimePath(filepath.Join(scratch, "run")).
-		CachePath(filepath.Join(scratch, "download")).Port(uint32(n)).Logger(io.Discard))
+		CachePath(filepath.Join(scratch, "download")).Port(uint32(reserved.Number)).Logger(io.Discard))
 	started := pg.Start()
 	if started == nil {
 		started = pg.Stop()

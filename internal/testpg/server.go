@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net"
 	"net/url"
 	"os"
 	"os/exec"
@@ -18,14 +17,14 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/fusion-prime/escrow-relayer/internal/port"
 )
 
 const (
 	// startTimeout bounds one start or stop of the server: pg_ctl's -t, in seconds. A start takes half a second on an idle
 	// machine; crash recovery and a loaded CI runner take longer.
 	startTimeout = "60"
-	// portAttempts is how often Start tries another port when somebody took the free one that it had found.
-	portAttempts = 5
 	// callTimeout bounds a call of Stop whose context has no deadline.
 	callTimeout = 90 * time.Second
 )
@@ -57,6 +56,7 @@ type Server struct {
 	base   url.URL // of the maintenance database
 	bin    string  // folder of the binaries; empty when external
 	dir    string  // holds the folder "data", the file "log" and nothing else
+	port   *port.Reserved
 	reaper *exec.Cmd
 	leash  *os.File // the reaper acts when this is closed, by Stop or by the end of this process
 }
@@ -153,22 +153,19 @@ func (s *Server) start(ctx context.Context, o Options) error {
 		return err
 	}
 
-	for attempt := 1; ; attempt++ {
-		port, err := freePort()
-		if err != nil {
-			return fmt.Errorf("find a free port: %w", err)
-		}
-
-		if err := os.WriteFile(filepath.Join(s.data(), "postgresql.auto.conf"), o.conf(port), 0o600); err != nil {
-			return fmt.Errorf("write the server's settings: %w", err)
-		}
-
-		s.base = url.URL{Scheme: "postgres", User: url.User("postgres"), Host: net.JoinHostPort("127.0.0.1", port),
-			Path: "/postgres", RawQuery: "sslmode=disable"}
-		if err = s.Up(ctx); err == nil || attempt == portAttempts || ctx.Err() != nil {
-			return err
-		}
+	var err error
+	if s.port, err = port.Reserve(); err != nil {
+		return err
 	}
+
+	if err := os.WriteFile(filepath.Join(s.data(), "postgresql.auto.conf"), o.conf(s.port.Number), 0o600); err != nil {
+		return fmt.Errorf("write the server's settings: %w", err)
+	}
+
+	s.base = url.URL{Scheme: "postgres", User: url.User("postgres"), Host: s.port.Addr(), Path: "/postgres",
+		RawQuery: "sslmode=disable"}
+
+	return s.Up(ctx)
 }
 
 // fill makes the data folder: that of a new server, or of a standby.
@@ -222,11 +219,11 @@ func (s *Server) copy(ctx context.Context, data string) error {
 }
 
 // conf is the whole of postgresql.auto.conf, which overrules postgresql.conf.
-func (o Options) conf(port string) []byte {
+func (o Options) conf(number int) []byte {
 	onOff := map[bool]string{true: "on", false: "off"}[o.Durable]
 	settings := map[string]string{
 		"listen_addresses":        "127.0.0.1",
-		"port":                    port,
+		"port":                    fmt.Sprint(number),
 		"unix_socket_directories": "", // a socket's path may not be longer than 107 bytes, and a temporary folder's often is
 		"max_connections":         fmt.Sprint(cmp.Or(o.MaxConnections, 200)),
 		"fsync":                   onOff,
@@ -288,7 +285,7 @@ func (s *Server) Stop(ctx context.Context) error {
 		}
 	}
 
-	err := errors.Join(s.leash.Close(), s.reaper.Wait())
+	err := errors.Join(s.leash.Close(), s.reaper.Wait(), s.port.Close())
 	s.reaper = nil
 	if err != nil {
 		return fmt.Errorf("remove the server's files: %w", err)
@@ -415,15 +412,4 @@ func (s *Server) run(ctx context.Context, program string, args ...string) error 
 // environment of Postgres's programs: nothing of ours, since PGOPTIONS and the like would change the server.
 func environment() []string {
 	return []string{"PATH=/usr/bin:/bin", "LC_ALL=C", "TZ=UTC"}
-}
-
-func freePort() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-
-	_, port, err := net.SplitHostPort(l.Addr().String())
-
-	return port, errors.Join(err, l.Close())
 }

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
+	"github.com/fusion-prime/escrow-relayer/internal/port"
 	"github.com/fusion-prime/escrow-relayer/internal/testpubsub"
 )
 
@@ -272,7 +273,10 @@ func TestRecordNeedsASubscription(t *testing.T) {
 
 func TestAddressIsReused(t *testing.T) {
 	t.Parallel()
-	s, err := testpubsub.Start(t.Context(), testpubsub.Options{})
+	reserved, err := port.Reserve()
+	require.NoError(t, err)
+	defer reserved.Close()
+	s, err := testpubsub.Start(t.Context(), testpubsub.Options{Addr: reserved.Addr()})
 	require.NoError(t, err)
 	_, err = testpubsub.Start(t.Context(), testpubsub.Options{Addr: s.Addr()})
 	require.ErrorContains(t, err, "listen for Pub/Sub clients")

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
 
+	"github.com/fusion-prime/escrow-relayer/internal/port"
 	"github.com/fusion-prime/escrow-relayer/internal/testpg"
 	"github.com/fusion-prime/escrow-relayer/relayer/config"
 )
@@ -49,10 +50,10 @@ func TestConnections(t *testing.T) {
 }
 
 func TestOpenDoesNotConnect(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	closed, err := port.Reserve()
 	require.NoError(t, err)
-	require.NoError(t, l.Close())
-	db, err := Open(t.Context(), settings("postgres://u:s3cret@"+l.Addr().String()+"/d"))
+	defer closed.Close()
+	db, err := Open(t.Context(), settings("postgres://u:s3cret@"+closed.Addr()+"/d"))
 	require.NoError(t, err)
 	t.Cleanup(db.Close)
 	var refused *pgconn.ConnectError
