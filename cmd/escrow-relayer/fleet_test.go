@@ -113,7 +113,7 @@ func (w *world) until(what string, ok func(*fleet.Fleet) bool) {
 		last = f
 
 		return ok(&f)
-	}, 60*time.Second, 20*time.Millisecond, "%s: %+v %+v", what, &last.Slots, &last.Leader)
+	}, 60*time.Second, 100*time.Millisecond, "%s: %+v %+v", what, &last.Slots, &last.Leader)
 }
 
 func slotsOf(id string, n int) func(*fleet.Fleet) bool {

@@ -14,6 +14,8 @@ import (
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/stretchr/testify/require"
+
+	"github.com/fusion-prime/escrow-relayer/internal/race"
 )
 
 // tide is a chain that grows on several nodes at once, at a pace that is steady or jittered, a reader
@@ -193,11 +195,21 @@ var blockTimes = []time.Duration{12 * time.Second, 2 * time.Second, time.Second,
 // What a block costs, and how soon it is read: the tables of internal/bench/MEASURED.md. COST_TABLE=full measures
 // all of them, as `make bench ONLY=cost` does.
 func TestCostOfABlock(t *testing.T) {
-	full := os.Getenv("COST_TABLE") == "full"
+	// Finalized is read an epoch at a time, three of which have to pass.
+	full, blocks, epochs := os.Getenv("COST_TABLE") == "full", 80, 160
+	if full {
+		blocks, epochs = 200, 200
+	}
+
+	times := blockTimes
+	if race.Detector {
+		times = times[len(times)-1:]
+	}
+
 	for _, kind := range []string{"http", "ws"} {
 		for _, finality := range []string{Confirmations, Finalized} {
 			for _, nodes := range []int{1, 2, 3} {
-				for _, every := range blockTimes {
+				for _, every := range times {
 					name := fmt.Sprintf("items.%s.%s.%d.%s", kind, finality, nodes, every)
 					if !full && (nodes > 1 && finality == Confirmations || nodes == 3 && kind == "http") {
 						continue
@@ -206,7 +218,8 @@ func TestCostOfABlock(t *testing.T) {
 					t.Run(name, func(t *testing.T) {
 						t.Parallel()
 						synctest.Test(t, func(t *testing.T) {
-							m := tide{kind: kind, every: every, jitter: 0.3, nodes: nodes, finality: finality, blocks: 200}.run(t)
+							m := tide{kind: kind, every: every, jitter: 0.3, nodes: nodes, finality: finality,
+								blocks: map[bool]int{true: epochs, false: blocks}[finality == Finalized]}.run(t)
 							t.Logf("figure %s %.2f items", name, m.items)
 							most := map[string]float64{"http": 4, "ws": 2}[kind] + 0.6*float64(nodes-1)
 							if kind == "http" && finality == Confirmations && every > 2*time.Second {
@@ -220,12 +233,12 @@ func TestCostOfABlock(t *testing.T) {
 			}
 		}
 
-		for _, every := range blockTimes { // a chain that calls each block final when two are on top of it
+		for _, every := range times { // a chain that calls each block final when two are on top of it
 			name := fmt.Sprintf("items.%s.soonfinal.1.%s", kind, every)
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
 				synctest.Test(t, func(t *testing.T) {
-					m := tide{kind: kind, every: every, jitter: 0.3, nodes: 1, finality: Finalized, epoch: 1, blocks: 200}.run(t)
+					m := tide{kind: kind, every: every, jitter: 0.3, nodes: 1, finality: Finalized, epoch: 1, blocks: blocks}.run(t)
 					t.Logf("figure %s %.2f items", name, m.items)
 					require.LessOrEqual(t, m.items, map[string]float64{"http": 4, "ws": 2.5}[kind])
 				})
@@ -233,13 +246,13 @@ func TestCostOfABlock(t *testing.T) {
 		}
 
 		for _, jitter := range []float64{0, 0.3} {
-			for _, every := range blockTimes {
+			for _, every := range times {
 				how := map[bool]string{true: "steady", false: "jittered"}[jitter == 0]
 				name := fmt.Sprintf("latency.%s.%s.%s", kind, how, every)
 				t.Run(name, func(t *testing.T) {
 					t.Parallel()
 					synctest.Test(t, func(t *testing.T) {
-						m := tide{kind: kind, every: every, jitter: jitter, nodes: 1, finality: Latest, blocks: 200}.run(t)
+						m := tide{kind: kind, every: every, jitter: jitter, nodes: 1, finality: Latest, blocks: blocks}.run(t)
 						t.Logf("figure %s.p50 %d ms", name, m.p50.Milliseconds())
 						t.Logf("figure %s.p99 %d ms", name, m.p99.Milliseconds())
 						require.LessOrEqual(t, m.p99, 1100*time.Millisecond)

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/fusion-prime/escrow-relayer/internal/faults"
+	"github.com/fusion-prime/escrow-relayer/internal/race"
 	"github.com/fusion-prime/escrow-relayer/internal/testchain"
 	"github.com/fusion-prime/escrow-relayer/relayer/chain/endpoint"
 )
@@ -52,13 +53,22 @@ func lieOf(mode faults.Mode, first uint64, invented types.Log) faults.Fault {
 	return f
 }
 
+// lies are all of them. The race detector looks at the code, which some lead through: all of them take it minutes.
+func lies() []faults.Mode {
+	if race.Detector {
+		return []faults.Mode{faults.Invented, faults.Blank, faults.Fork, faults.Unindexed}
+	}
+
+	return faults.Hostile()
+}
+
 // What a node with one lie brings about at the head: alone, with one honest endpoint, with two, in the first
 // place and behind them. What is read is what the chain has, or nothing is. With an honest endpoint beside it,
 // an answer that proves itself wrong has its endpoint named.
 func TestHostileAtTheHead(t *testing.T) {
 	sim, first, head, want, invented := hostileChain(t)
 	f := &Filter{Topics: topicsOf(want)}
-	for _, mode := range faults.Hostile() {
+	for _, mode := range lies() {
 		for _, honest := range []int{0, 1, 2} {
 			for _, transport := range []string{"http", "ws"} {
 				t.Run(fmt.Sprintf("%s with %d over %s", mode, honest, transport), func(t *testing.T) {
@@ -86,7 +96,7 @@ func TestHostileBelowFinality(t *testing.T) {
 	sim, first, head, want, invented := hostileChain(t)
 	require.NoError(t, sim.Mine(t.Context(), 400))
 	f := &Filter{Topics: topicsOf(want)}
-	for _, mode := range faults.Hostile() {
+	for _, mode := range lies() {
 		for _, backfill := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, backfill %t", mode, backfill), func(t *testing.T) {
 				t.Parallel()

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
 
-	"github.com/fusion-prime/escrow-relayer/internal/lab"
+	"github.com/fusion-prime/escrow-relayer/internal/race"
 	"github.com/fusion-prime/escrow-relayer/internal/testpubsub"
 	"github.com/fusion-prime/escrow-relayer/relayer/message"
 	"github.com/fusion-prime/escrow-relayer/relayer/outbox"
@@ -143,7 +143,7 @@ func TestOutageWithBacklog(t *testing.T) { // alone: it looks at the heap
 	grown := heap() - before
 	t.Logf("%d kB of heap, %d blocked keys", grown>>10, p.Stats().BlockedKeys)
 	limit := int64(40 << 20)
-	if lab.RaceDetector {
+	if race.Detector {
 		limit *= 2
 	}
 
