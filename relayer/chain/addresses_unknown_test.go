@@ -101,36 +101,33 @@ func TestExamineFindsThatAddressesAreWanted(t *testing.T) {
 	require.NoError(t, x.OldestErr)
 }
 
-// An endpoint that lets nothing through is reported with its own words, not with the end of the time.
+// An endpoint that lets nothing through is reported with its own words, not with the end of the time; so is one that
+// is not to be asked for a minute.
 func TestExamineKeepsTheWordsOfARefusal(t *testing.T) {
-	n := startNode(t, newChain(100, 3, 0))
-	n.http = func(w http.ResponseWriter, _ *http.Request) bool {
-		w.WriteHeader(http.StatusPaymentRequired)
-		_, _ = io.WriteString(w, `{"jsonrpc":"2.0","id":1,"error":{"code":402,"message":"Payment Required"}}`)
-		return true
+	for _, later := range []string{"", "60"} {
+		t.Run("Retry-After "+later, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var p pipes
+				n, _ := p.node(t, newChain(100, 3, 0))
+				n.http = func(w http.ResponseWriter, _ *http.Request) bool {
+					if later != "" {
+						w.Header().Set("Retry-After", later)
+					}
+
+					w.WriteHeader(http.StatusPaymentRequired)
+					_, _ = io.WriteString(w, `{"jsonrpc":"2.0","id":1,"error":{"code":402,"message":"Payment Required"}}`)
+
+					return true
+				}
+				s, err := New(Config{URLs: []string{n.server.URL}, ChainID: 1, Dial: p.dial})
+				require.NoError(t, err)
+				t.Cleanup(s.Close)
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				require.ErrorContains(t, s.Examine(ctx, []common.Address{emitter}, nil, 1)[0].Err, "Payment Required")
+			})
+		})
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
-	defer cancel()
-	require.ErrorContains(t, examineOne(ctx, t, n).Err, "Payment Required")
-}
-
-// So are those of one that is not to be asked for a minute.
-func TestExamineKeepsTheWordsOfALongRefusal(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var p pipes
-		n, _ := p.node(t, newChain(100, 3, 0))
-		n.http = func(w http.ResponseWriter, _ *http.Request) bool {
-			w.Header().Set("Retry-After", "60")
-			w.WriteHeader(http.StatusPaymentRequired)
-			_, _ = io.WriteString(w, `{"jsonrpc":"2.0","id":1,"error":{"code":402,"message":"Payment Required"}}`)
-
-			return true
-		}
-		s, err := New(Config{URLs: []string{n.server.URL}, ChainID: 1, Dial: p.dial})
-		require.NoError(t, err)
-		t.Cleanup(s.Close)
-		require.ErrorContains(t, s.Examine(t.Context(), []common.Address{emitter}, nil, 1)[0].Err, "Payment Required")
-	})
 }
 
 // That a node wants addresses named is forgotten after a while: it may have said so once, by mistake,
