@@ -38,9 +38,8 @@ type Recorder struct {
 
 func newRecorder() *Recorder { return &Recorder{changed: make(chan struct{})} }
 
-// pullEvery is the pause after an empty answer. The fake's own wait for messages is 500 ms without
-// a look at what comes in, which would spoil every measurement of latency.
-const pullEvery = 5 * time.Millisecond
+// retryEvery is the pause while the server is away.
+const retryEvery = 5 * time.Millisecond
 
 // pullMessages is the most that one pull asks for: the real service's limit.
 const pullMessages = 1000
@@ -75,27 +74,23 @@ func Record(ctx context.Context, addr, project, subscription string) (*Recorder,
 // pull returns nil when ctx ends. While the server is away it goes on trying.
 func (r *Recorder) pull(ctx context.Context, client pubsubpb.SubscriberClient, name string) error {
 	seen := map[string]bool{}
-	tick := time.NewTicker(pullEvery)
+	tick := time.NewTicker(retryEvery)
 	defer tick.Stop()
 	for {
-		resp, err := client.Pull(ctx, &pubsubpb.PullRequest{
-			Subscription:      name,
-			MaxMessages:       pullMessages,
-			ReturnImmediately: true, //nolint:staticcheck // deprecated for the real service's sake; see pullEvery
-		})
+		resp, err := client.Pull(ctx, &pubsubpb.PullRequest{Subscription: name, MaxMessages: pullMessages})
 		switch {
 		case ctx.Err() != nil:
 			return nil
-		case err != nil && status.Code(err) != codes.Unavailable:
-			return fmt.Errorf("pull from %s: %w", name, err)
-		}
-
-		if len(resp.GetReceivedMessages()) == 0 {
+		case status.Code(err) == codes.Unavailable:
 			select {
 			case <-tick.C:
 			case <-ctx.Done():
 			}
 
+			continue
+		case err != nil:
+			return fmt.Errorf("pull from %s: %w", name, err)
+		case len(resp.ReceivedMessages) == 0:
 			continue
 		}
 

@@ -41,6 +41,7 @@ type Server struct {
 	mu     sync.Mutex // held while a request is stored, so that taps see the order of storage
 	nextID int
 	taps   map[*Recorder]struct{}
+	stored chan struct{} // closed and replaced when a request is stored
 	clock  clock
 
 	faults faults
@@ -66,11 +67,11 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 		fake:   pstest.NewServerWithAddress("127.0.0.1:0"), // nobody is told of that port: clients use ours
 		grpc: grpc.NewServer(grpc.MaxRecvMsgSize(2*maxRequestBytes), grpc.MaxSendMsgSize(2*maxRequestBytes), goneClients,
 			pings),
-		taps: map[*Recorder]struct{}{},
+		taps: map[*Recorder]struct{}{}, stored: make(chan struct{}),
 	}
 	s.fake.SetTimeNowFunc(s.clock.now)
 	pubsubpb.RegisterPublisherServer(s.grpc, &publisher{PublisherServer: &s.fake.GServer, server: s})
-	pubsubpb.RegisterSubscriberServer(s.grpc, &s.fake.GServer)
+	pubsubpb.RegisterSubscriberServer(s.grpc, &subscriber{SubscriberServer: &s.fake.GServer, server: s})
 	pubsubpb.RegisterSchemaServiceServer(s.grpc, &s.fake.GServer)
 	s.served.Go(func() { _ = s.grpc.Serve(listener) }) // ends with Stop only; clients see the rest
 
@@ -170,7 +171,42 @@ func (s *Server) store(ctx context.Context, fake pubsubpb.PublisherServer,
 		}
 	}
 
+	close(s.stored)
+	s.stored = make(chan struct{})
+
 	return resp, nil
+}
+
+// subscriber is pstest's, but for Pull.
+type subscriber struct {
+	pubsubpb.SubscriberServer
+	server *Server
+}
+
+// pullWait bounds the wait for a message. What is delivered again, since nobody acknowledged it, comes by then.
+const pullWait = 500 * time.Millisecond
+
+// Pull answers as soon as a message is stored, as the real service does; the fake looks once more after 500 ms.
+func (s *subscriber) Pull(ctx context.Context, req *pubsubpb.PullRequest) (*pubsubpb.PullResponse, error) {
+	wait := !req.ReturnImmediately //nolint:staticcheck // deprecated for the real service's sake: it may miss messages
+	req.ReturnImmediately = true   //nolint:staticcheck // the wait is here
+	for end := time.After(pullWait); ; {
+		s.server.mu.Lock()
+		stored := s.server.stored
+		s.server.mu.Unlock()
+		resp, err := s.SubscriberServer.Pull(ctx, req)
+		if err != nil || len(resp.ReceivedMessages) > 0 || !wait {
+			return resp, err
+		}
+
+		select {
+		case <-stored:
+		case <-end:
+			wait = false
+		case <-ctx.Done():
+			return nil, status.FromContextError(ctx.Err()).Err()
+		}
+	}
 }
 
 // Limits of the real service, from its page on quotas and limits.
