@@ -38,7 +38,7 @@ TESTFLAGS := -vet=off -ldflags=-s
 
 .PHONY: test
 test: ## the whole behaviour, against a real Postgres, real chains and Google's Pub/Sub server
-	GOFLAGS="$(TESTFLAGS)" go test -p 4 -parallel 4 -timeout 20m ./... # they mostly wait
+	GOFLAGS="$(TESTFLAGS)" go test -p 4 -parallel 4 -timeout 60m ./... # they mostly wait
 
 .PHONY: check
 check: lint model race long browser pgbouncer languages outages deploy-check ## what test leaves out: lint, models, races, long simulation, outages
