@@ -104,7 +104,7 @@ func (w *whole) wait(ctx context.Context, say io.Writer, timeout, every time.Dur
 			err = no{errors.New(why)}
 		}
 
-		if err.Error() != said {
+		if err.Error() != said && ctx.Err() == nil {
 			said = err.Error()
 			fmt.Fprintln(say, "waiting:", said)
 		}

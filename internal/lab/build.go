@@ -11,8 +11,8 @@ import (
 // Build builds a program of the repository, with the race detector where this process has it: the tests
 // of a behaviour and the search for races do not pay for each other. folder is relative to the caller's.
 func Build(ctx context.Context, folder, bin string) error {
-	race := fmt.Sprintf("-race=%t", race.Detector)
-	if out, err := exec.CommandContext(ctx, "go", "build", race, "-o", bin, folder).CombinedOutput(); err != nil {
+	detector := fmt.Sprintf("-race=%t", race.Detector)
+	if out, err := exec.CommandContext(ctx, "go", "build", detector, "-o", bin, folder).CombinedOutput(); err != nil {
 		return fmt.Errorf("build %s: %w: %s", folder, err, out)
 	}
 

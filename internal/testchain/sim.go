@@ -58,7 +58,7 @@ func StartSim(o Options) (*Sim, error) {
 	}
 
 	if err != nil {
-		return nil, fmt.Errorf("start the simulated chain at %s: %w", s.url, err)
+		return nil, errors.Join(fmt.Errorf("start the simulated chain at %s: %w", s.url, err), s.reserved.Close())
 	}
 
 	if s.client, err = rpc.Dial(s.HTTP()); err != nil {
