@@ -137,7 +137,10 @@ func (s *Sim) Mine(ctx context.Context, n int) error {
 
 func (s *Sim) mine(ctx context.Context, n int) error {
 	for range n {
-		s.settle()
+		if err := s.settle(ctx); err != nil {
+			return err
+		}
+
 		before := s.head()
 		s.begins(before + 1)
 		err := s.whileRefused(ctx, func() error {
@@ -151,16 +154,43 @@ func (s *Sim) mine(ctx context.Context, n int) error {
 			return err
 		}
 
-		s.settle()
+		// Its one effect is to wait until the pool has heard of the block: there is no such block to fork at.
+		_ = s.backend.Fork(common.Hash{})
 	}
 
 	return nil
 }
 
-// settle returns when the pool has heard of the newest block and has lined up the transactions that it was given, which
-// it does in the background: a block that starts before leaves some out. Waiting for that is the one effect of this
-// request for a fork, since there is no such block.
-func (s *Sim) settle() { _ = s.backend.Fork(common.Hash{}) }
+// settleTimeout is how long a block waits for transactions that the pool has accepted and not yet
+// lined up. Longer than that waits only what cannot be mined, since an earlier transaction of the
+// account is missing.
+const settleTimeout = 250 * time.Millisecond
+
+// settle waits until the pool has lined up the transactions that it was given, which it does in the
+// background. A block must not start before, nor may the pool be busy with an earlier block when
+// they come: it then leaves out the account's newest ones until the block after.
+func (s *Sim) settle(ctx context.Context) error {
+	timeout := time.NewTimer(settleTimeout)
+	defer timeout.Stop()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for {
+		var status struct{ Queued hexutil.Uint }
+		if err := s.client.CallContext(ctx, &status, "txpool_status"); err != nil {
+			return fmt.Errorf("read the state of the pool: %w", err)
+		}
+
+		if status.Queued == 0 {
+			return nil
+		}
+
+		select {
+		case <-tick.C:
+		case <-timeout.C:
+			return nil
+		}
+	}
+}
 
 // begins notes that a block of that number may be seen from now on. Under s.mu.
 func (s *Sim) begins(number uint64) {
