@@ -196,9 +196,9 @@ var blockTimes = []time.Duration{12 * time.Second, 2 * time.Second, time.Second,
 // all of them, as `make bench ONLY=cost` does.
 func TestCostOfABlock(t *testing.T) {
 	// Finalized is read an epoch at a time, three of which have to pass.
-	full, blocks, epochs := os.Getenv("COST_TABLE") == "full", 80, 160
+	full, blocks := os.Getenv("COST_TABLE") == "full", map[string]int{Finalized: 160, Confirmations: 80, Latest: 80}
 	if full {
-		blocks, epochs = 200, 200
+		blocks = map[string]int{Finalized: 200, Confirmations: 200, Latest: 200}
 	}
 
 	times := blockTimes
@@ -219,7 +219,7 @@ func TestCostOfABlock(t *testing.T) {
 						t.Parallel()
 						synctest.Test(t, func(t *testing.T) {
 							m := tide{kind: kind, every: every, jitter: 0.3, nodes: nodes, finality: finality,
-								blocks: map[bool]int{true: epochs, false: blocks}[finality == Finalized]}.run(t)
+								blocks: blocks[finality]}.run(t)
 							t.Logf("figure %s %.2f items", name, m.items)
 							most := map[string]float64{"http": 4, "ws": 2}[kind] + 0.6*float64(nodes-1)
 							if kind == "http" && finality == Confirmations && every > 2*time.Second {
@@ -238,7 +238,8 @@ func TestCostOfABlock(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
 				synctest.Test(t, func(t *testing.T) {
-					m := tide{kind: kind, every: every, jitter: 0.3, nodes: 1, finality: Finalized, epoch: 1, blocks: blocks}.run(t)
+					m := tide{kind: kind, every: every, jitter: 0.3, nodes: 1, finality: Finalized, epoch: 1,
+						blocks: blocks[Latest]}.run(t)
 					t.Logf("figure %s %.2f items", name, m.items)
 					require.LessOrEqual(t, m.items, map[string]float64{"http": 4, "ws": 2.5}[kind])
 				})
@@ -252,7 +253,8 @@ func TestCostOfABlock(t *testing.T) {
 				t.Run(name, func(t *testing.T) {
 					t.Parallel()
 					synctest.Test(t, func(t *testing.T) {
-						m := tide{kind: kind, every: every, jitter: jitter, nodes: 1, finality: Latest, blocks: blocks}.run(t)
+						m := tide{kind: kind, every: every, jitter: jitter, nodes: 1, finality: Latest,
+							blocks: blocks[Latest]}.run(t)
 						t.Logf("figure %s.p50 %d ms", name, m.p50.Milliseconds())
 						t.Logf("figure %s.p99 %d ms", name, m.p99.Milliseconds())
 						require.LessOrEqual(t, m.p99, 1100*time.Millisecond)
