@@ -221,7 +221,8 @@ create table outbox (
     event_type   text        not null,
     primary key (chain_id, seq)
 );
-create index outbox_escrow on outbox (chain_id, escrow, seq);
+create index outbox_escrow on outbox (chain_id, escrow, seq); -- a key's rows, in order
+create index outbox_slot on outbox (chain_id, slot, seq); -- the same if the key is the slot
 create index outbox_orphan on outbox (orphan) where orphan is not null;
 
 -- An event with an outbox row counts as told, whichever statement writes the row. The settings force a lookup of each event by its key, whatever the
