@@ -67,7 +67,7 @@ type Config struct {
 	FactoryABI     string        `env:"FACTORY_ABI" help:"ABI of the factory, JSON or a path; several paths, of its versions, are comma-separated; default: built in"`
 	EscrowABI      string        `env:"ESCROW_ABI" help:"ABI of the escrows, as FACTORY_ABI; default: built in"`
 	EventAliases   []string      `env:"EVENT_ALIASES" help:"for contracts of others: what their events mean, comma-separated, as Opened(deal)=EscrowDeployed, where the argument deal has the address, and Settled=EscrowReleased, Cancelled=EscrowRefunded"`
-	VerifyInterval time.Duration `env:"VERIFY_INTERVAL" envDefault:"30s" help:"pause between two runs of the verifier, which reads final blocks a second time; up to ten times as long while there are fewer than 32 such blocks"`
+	VerifyInterval time.Duration `env:"VERIFY_INTERVAL" envDefault:"30s" help:"pause between two runs of the verifier, which reads final blocks a second time; up to ten times as long while there are fewer than 32 such blocks, or as many are not stored yet"`
 	Retention      time.Duration `env:"RETENTION" envDefault:"0" help:"how long events of ended escrows stay in processed_events; 0: for ever"`
 
 	HeartbeatInterval    time.Duration `env:"HEARTBEAT_INTERVAL" envDefault:"30s" help:"how often the instance updates its row; 2m at most, since one of 5m counts as stale"`

@@ -98,13 +98,14 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 // Verifier compares.
 type Verifier struct {
 	cfg    Config
-	waited int                      // looks in a row at which there were too few blocks to read
+	waited int                      // looks in a row at which the reading could wait
 	counts map[common.Address]Count // by factory
 	refute func(ctx context.Context, by *endpoint.Node, said []types.Log, h chain.Header, proved []types.Log)
 }
 
-// Where finality moves with every block, a few blocks are too few for the requests: they wait until
-// there are enough, or for so many looks.
+// The second reading waits for so many looks at most. Where finality moves with every block, a few blocks are
+// too few for the requests: they wait until there are enough. And while the first reading is as many blocks
+// behind, it has the endpoints, the processor and the memory to itself: beside the second one it stores a third less.
 const enoughBlocks, mostWaits = 32, 10
 
 // New returns a Verifier.
@@ -179,12 +180,14 @@ func (v *Verifier) once(ctx context.Context, epoch int64) error {
 		return err
 	}
 
-	to := min(span.To, int64(v.cfg.Source.View().Final))
+	final := int64(v.cfg.Source.View().Final)
+	to := min(span.To, final)
 	if to < span.From {
 		return nil
 	}
 
-	if v.waited++; to-span.From+1 < enoughBlocks && v.waited < mostWaits {
+	few, behind := to-span.From+1 < enoughBlocks, final-span.To >= enoughBlocks
+	if v.waited++; (few || behind) && v.waited < mostWaits {
 		return nil
 	}
 

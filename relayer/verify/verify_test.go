@@ -146,6 +146,47 @@ func (n *twoNodes) read(from, to uint64, f *chain.Filter, lie bool) iter.Seq2[ch
 	}
 }
 
+// A few blocks wait until there are more of them, and all wait while the first reading is far behind; neither
+// for ever.
+func TestTheSecondReadingWaits(t *testing.T) {
+	t.Parallel()
+	const start, few, many = 1, enoughBlocks - 1, enoughBlocks
+	for name, c := range map[string]struct{ stored, behind, look int64 }{
+		"enough blocks":              {many, 0, 1},
+		"a few blocks":               {few, 0, mostWaits},
+		"a few blocks are not there": {many, few, 1},
+		"far behind":                 {many, many, mostWaits},
+		"a few blocks, far behind":   {few, many, mostWaits},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			abi, err := contract.New("", "")
+			require.NoError(t, err)
+			factory := common.HexToAddress("0xfac")
+			f := testfleet.New(t, chainID)
+			f.Alone("r0", start, registry.Text(factory))
+			f.SetCursor("r0", start+c.stored, "")
+			f.Exec(`update leadership set next_block = $1`, start+c.stored)
+			followed := registry.NewFollowed(registry.Factory{Address: factory})
+			nodes := &twoNodes{head: uint64(start + c.stored - 1 + c.behind), named: true} // it refuses what is asked by topics
+			v := New(Config{
+				Source: nodes, Filters: watch.NewFilters(abi, followed, watch.FilterTopics, 1000).Again(), ABI: abi,
+				Factories: followed,
+				Ledger:    ledger.New(ledger.Config{DB: f.DB, ChainID: chainID, InstanceID: "r0", EventNames: abi.EventNames()}),
+				Every:     time.Second, Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
+				Metrics: NewMetrics(prometheus.NewRegistry()),
+			})
+			for range 2 { // it waits again after each reading
+				for range c.look - 1 {
+					require.NoError(t, v.once(t.Context(), 1))
+				}
+
+				require.ErrorIs(t, v.once(t.Context(), 1), endpoint.ErrAddressRequired)
+			}
+		})
+	}
+}
+
 // Whoever of two nodes leaves logs out, and whoever read the range the first time: nothing stays
 // missing, and nothing that is stored is taken for an invention. Where nodes give logs of named
 // contracts only, the deployments that are found say which.
