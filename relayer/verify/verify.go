@@ -105,7 +105,7 @@ type Verifier struct {
 
 // The second reading waits for so many looks at most. Where finality moves with every block, a few blocks are
 // too few for the requests: they wait until there are enough. And while the first reading is as many blocks
-// behind, it has the endpoints, the processor and the memory to itself: beside the second one it stores a third less.
+// behind, it has the endpoints, the processor and the memory to itself: beside the second one it stores a quarter less.
 const enoughBlocks, mostWaits = 32, 10
 
 // New returns a Verifier.
