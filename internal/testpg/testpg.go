@@ -82,6 +82,28 @@ func Open(t testing.TB, url string) *pgxpool.Pool {
 	return pool
 }
 
+// Counted returns a pool as Open does, with how many rows of a table its statements have read so far. It
+// has one connection, since a session counts what it reads and tells the others later.
+func Counted(t testing.TB, url string) (pool *pgxpool.Pool, read func(table string) int) {
+	t.Helper()
+	config, err := pgxpool.ParseConfig(url)
+	require.NoError(t, err)
+	config.MaxConns = 1
+	pool, err = pgxpool.NewWithConfig(t.Context(), config)
+	require.NoError(t, err)
+	t.Cleanup(pool.Close)
+
+	return pool, func(table string) (rows int) {
+		t.Helper()
+		_, err := pool.Exec(t.Context(), `select pg_stat_force_next_flush()`)
+		require.NoError(t, err)
+		require.NoError(t, pool.QueryRow(t.Context(), `select coalesce(sum(seq_tup_read + idx_tup_fetch), 0)
+			from pg_stat_user_tables where relname = $1`, table).Scan(&rows))
+
+		return rows
+	}
+}
+
 func database(t testing.TB, template string) string {
 	t.Helper()
 	s := Shared(t)

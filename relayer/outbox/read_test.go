@@ -5,10 +5,10 @@ import (
 	"testing"
 
 	"github.com/ethereum/go-ethereum/common"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
 	"github.com/fusion-prime/escrow-relayer/internal/testfleet"
+	"github.com/fusion-prime/escrow-relayer/internal/testpg"
 	"github.com/fusion-prime/escrow-relayer/partition"
 	"github.com/fusion-prime/escrow-relayer/relayer/outbox"
 )
@@ -27,13 +27,7 @@ func TestLanesReadNoMore(t *testing.T) {
 	for _, bySlot := range []bool{false, true} {
 		f := testfleet.New(t, chain)
 		f.OwnAll("me", 1)
-		config, err := pgxpool.ParseConfig(f.URL)
-		require.NoError(t, err)
-		config.MaxConns = 1 // so that all statistics are of this session
-		db, err := pgxpool.NewWithConfig(t.Context(), config)
-		require.NoError(t, err)
-		t.Cleanup(db.Close)
-
+		db, fetched := testpg.Counted(t, f.URL)
 		box := outbox.Box{DB: db, ChainID: chain, Owner: "me", BySlot: bySlot}
 		mine := make([]int16, partition.Slots)
 		for s := range mine {
@@ -50,16 +44,8 @@ func TestLanesReadNoMore(t *testing.T) {
 			wants = append(wants, outbox.Want{Lane: lane, Limit: limit})
 		}
 
-		fetched := func() (tuples int) {
-			_, err := db.Exec(t.Context(), `select pg_stat_force_next_flush()`)
-			require.NoError(t, err)
-			require.NoError(t, db.QueryRow(t.Context(), `select seq_tup_read + idx_tup_fetch from pg_stat_user_tables
-				where relname = 'outbox'`).Scan(&tuples))
-
-			return tuples
-		}
 		read := func(statistics string) {
-			before := fetched()
+			before := fetched("outbox")
 			lanes, err := box.Lanes(t.Context(), mine, wants)
 			require.NoError(t, err)
 			require.Len(t, lanes, wanted)
@@ -70,7 +56,7 @@ func TestLanesReadNoMore(t *testing.T) {
 				}
 			}
 
-			require.LessOrEqual(t, fetched()-before, wanted*limit, "key slot: %t, %s", bySlot, statistics)
+			require.LessOrEqual(t, fetched("outbox")-before, wanted*limit, "key slot: %t, %s", bySlot, statistics)
 		}
 		fill := func() {
 			f.Exec(`insert into outbox (chain_id, block_number, log_index, slot, escrow, event_type)

@@ -103,9 +103,9 @@ type Verifier struct {
 	refute func(ctx context.Context, by *endpoint.Node, said []types.Log, h chain.Header, proved []types.Log)
 }
 
-// The second reading waits for so many looks at most. Where finality moves with every block, a few blocks are
-// too few for the requests: they wait until there are enough. And while the first reading is as many blocks
-// behind, it has the endpoints, the processor and the memory to itself: beside the second one it stores a quarter less.
+// The second reading waits, for so many looks at most, until there are enough blocks to be worth its requests,
+// where finality moves with every block; and while the first reading is as many blocks behind: beside the second one, a
+// backfill stores a quarter less.
 const enoughBlocks, mostWaits = 32, 10
 
 // New returns a Verifier.

@@ -146,8 +146,8 @@ func (n *twoNodes) read(from, to uint64, f *chain.Filter, lie bool) iter.Seq2[ch
 	}
 }
 
-// A few blocks wait until there are more of them, and all wait while the first reading is far behind; neither
-// for ever.
+// A few blocks wait until there are more of them, and all wait while the first reading is far behind: for ten
+// looks at most.
 func TestTheSecondReadingWaits(t *testing.T) {
 	t.Parallel()
 	const start, few, many = 1, enoughBlocks - 1, enoughBlocks

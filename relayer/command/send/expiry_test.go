@@ -152,13 +152,7 @@ func TestDismissedOnce(t *testing.T) {
 // the table was analyzed.
 func TestDismissingReadsNoMore(t *testing.T) {
 	t.Parallel()
-	url := testpg.New(t)
-	config, err := pgxpool.ParseConfig(url)
-	require.NoError(t, err)
-	config.MaxConns = 1 // so that all statistics are of this session
-	db, err := pgxpool.NewWithConfig(t.Context(), config)
-	require.NoError(t, err)
-	t.Cleanup(db.Close)
+	db, read := testpg.Counted(t, testpg.New(t))
 	exec := func(sql string) {
 		_, err := db.Exec(t.Context(), sql)
 		require.NoError(t, err)
@@ -170,19 +164,12 @@ func TestDismissingReadsNoMore(t *testing.T) {
 		       'x', '{}', 1, now() + case when n <= 7 then interval '-1 hour' else interval '1 hour' end,
 		       case when n % 2 = 1 then 'accepted' else 'held' end
 		  from generate_series(1, 100000) n`)
-	read := func() (tuples int) {
-		exec(`select pg_stat_force_next_flush()`)
-		require.NoError(t, db.QueryRow(t.Context(), `select coalesce(sum(seq_tup_read + idx_tup_fetch), 0)
-			from pg_stat_user_tables where relname = 'commands'`).Scan(&tuples))
-
-		return tuples
-	}
 	dismiss := func(want int) {
-		before := read()
+		before := read("commands")
 		answers, err := send.DismissExpired(t.Context(), db, 1, time.Minute)
 		require.NoError(t, err)
 		require.Len(t, answers, want)
-		require.Less(t, read()-before, 10*(want+senders+1))
+		require.Less(t, read("commands")-before, 10*(want+senders+1))
 	}
 	dismiss(expired)
 	exec(`analyze commands`)
