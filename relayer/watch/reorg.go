@@ -10,13 +10,19 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
 )
 
-// rollback proves that the block before a position is not canonical, finds the fork, and rolls the
-// chain back to it. It returns nil when the proof fails (the node was wrong or behind) and when
-// another instance has already rolled back: in both cases the watch reads its position again.
+// rollback rolls the chain back to the fork, once it has proved that the block before a position is
+// not canonical. It always returns an error, since the reading begins again, after a pause:
+// ledger.ErrMoved when the chain has been rolled back, here or by another instance, and a readError
+// with chain.ErrDisagree when that block stands, so that the source, and not the chain, is wrong.
 func rollback(ctx context.Context, cfg *Config, at ledger.Position) error {
 	header, stands, err := instead(ctx, cfg.Source, at)
-	if err != nil || stands {
+	if err != nil {
 		return err
+	}
+
+	if stands {
+		return &readError{fmt.Errorf("%w: what was read does not follow block %d (%s), which the chain has",
+			chain.ErrDisagree, at.Next-1, at.Hash)}
 	}
 
 	fork, err := findFork(ctx, cfg, header)
@@ -36,7 +42,7 @@ func rollback(ctx context.Context, cfg *Config, at ledger.Position) error {
 			slog.Int("orphaned_events", rolled.Orphaned), slog.Int("escrows", rolled.Escrows))
 	}
 
-	return nil
+	return fmt.Errorf("%w: back to block %d", ledger.ErrMoved, fork.Next-1)
 }
 
 // branched runs a commit, which may meet a block that another instance has processed. If that block

@@ -44,6 +44,9 @@ func (w *SlotWatch) Run(ctx context.Context) error {
 		err := w.serve(ctx, held, changed)
 		if reorg := new(reorgError); errors.As(err, &reorg) {
 			err = rollback(ctx, w.common, reorg.stale)
+			if errors.As(err, new(*readError)) {
+				w.noteReading(ctx, err)
+			}
 		}
 
 		switch {
@@ -276,11 +279,11 @@ func (g *slotGathering) waits(ended bool) bool {
 // gather lets the escrows join that are deployed in a batch, and selects and decodes the logs of
 // the followed ones.
 func (g *slotGathering) gather(ctx context.Context, batch *chain.Batch) (bool, error) {
-	g.noteReading(ctx, nil)
 	if !batch.Follows(g.ahead.Hash) {
 		return false, &reorgError{g.ahead}
 	}
 
+	g.noteReading(ctx, nil)
 	came, version := time.Now(), g.book.version
 	var due nextBlocks
 	var joining []registry.Late
@@ -319,7 +322,8 @@ func (g *slotGathering) gather(ctx context.Context, batch *chain.Batch) (bool, e
 		return false, err
 	}
 
-	if !g.quiet.again(batch) {
+	// Until the factory watch has passed the batch, a log of an unknown contract may be of an escrow.
+	if known := int64(batch.To) < g.complete; !g.quiet.again(batch) && known {
 		g.cfg.Filters.learn(g.seen, batch, foreign)
 	}
 

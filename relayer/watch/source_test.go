@@ -21,10 +21,14 @@ func openSource(t *testing.T, urls ...string) *chain.Source {
 
 // openSourceAt is openSource by a clock.
 func openSourceAt(t *testing.T, now func() time.Time, urls ...string) *chain.Source {
-	s, err := chain.New(chain.Config{
-		URLs: urls, ChainID: chainID, Confirmations: confirmations, PollInterval: 50 * time.Millisecond,
-		Logger: slog.New(slog.NewTextHandler(t.Output(), nil)), Now: now,
-	})
+	return openSourceWith(t, chain.Config{URLs: urls, Now: now})
+}
+
+// openSourceWith is openSource with settings of its own.
+func openSourceWith(t *testing.T, cfg chain.Config) *chain.Source {
+	cfg.ChainID, cfg.Confirmations, cfg.PollInterval = chainID, confirmations, 50*time.Millisecond
+	cfg.Logger = slog.New(slog.NewTextHandler(t.Output(), nil))
+	s, err := chain.New(cfg)
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup

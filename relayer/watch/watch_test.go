@@ -49,8 +49,11 @@ type world struct {
 	chain    watch.Source  // of the slot watch; nil: src
 	leads    watch.Source  // of the factory watch; nil: src
 
-	out    *recorder
-	tracer trace.Tracer
+	out *recorder
+	// of the last run
+	slots   *watch.SlotWatch
+	filters *watch.Filters
+	tracer  trace.Tracer
 }
 
 // recorder is a publisher that remembers what it was offered.
@@ -162,6 +165,7 @@ func (w *world) run(mode watch.FilterMode, factory bool) (stop func()) {
 		Config: common, DB: w.DB, Holder: holder{}, Publisher: w.out, ChainID: chainID,
 		DiscoveryWait: w.patience, Discovered: w.hints, LateAtOnce: w.page, Near: w.near,
 	})
+	w.slots, w.filters = slots, filters
 	wg.Go(func() { require.NoError(w.t, slots.Run(ctx)) })
 	if factory {
 		common.Source = w.src

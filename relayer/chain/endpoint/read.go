@@ -213,17 +213,12 @@ func (n *Node) rangeLogs(ctx context.Context, from, to uint64, f *Filter) (Batch
 		return b, 0, err
 	}
 
-	b.Parent = b.Last.Parent
-	if a.first != nil {
-		h, err := a.first.Header(from)
-		if err != nil {
-			return b, 0, err
-		}
-
-		b.Parent = h.Parent
+	first, err := a.first.Header(from)
+	if err != nil {
+		return b, 0, err
 	}
 
-	b.Logs = a.logs
+	b.Parent, b.Logs = first.Parent, a.logs
 	if err := n.fillTimes(ctx, &b); err != nil {
 		return b, 0, err
 	}
@@ -430,8 +425,8 @@ type query struct {
 
 // logsAnswer is the answer to one reading, of all parts of a filter.
 type logsAnswer struct {
-	head  *rpc.Call // of the first part; nil: none was asked for
-	first *rpc.Call // the other header of the first part; nil: the same
+	head  *rpc.Call // the first of query.heads, as the first batch has it; nil: none was asked for
+	first *rpc.Call // the last of query.heads, which may be the same
 	logs  []types.Log
 	all   int // logs, kept or not
 	bytes int
@@ -473,11 +468,6 @@ func (n *Node) logs(ctx context.Context, q query) (logsAnswer, error) {
 
 func (n *Node) parts(ctx context.Context, q query, parts []string) (logsAnswer, error) {
 	a := logsAnswer{logs: []types.Log{}}
-	if len(parts) == 0 && len(q.heads) > 0 { // the header still tells whether the node is there
-		a.head = q.heads[0]
-		return a, n.Do(ctx, a.head)
-	}
-
 	limit := n.cfg.MaxBytes
 	if q.large {
 		limit = blockAnswer
@@ -488,7 +478,12 @@ func (n *Node) parts(ctx context.Context, q query, parts []string) (logsAnswer, 
 		keep = q.filter.orOneStray()
 	}
 
-	for some := range slices.Chunk(parts, callsPerBatch-len(q.heads)) {
+	batches := slices.Collect(slices.Chunk(parts, callsPerBatch-len(q.heads)))
+	if len(parts) == 0 && len(q.heads) > 0 {
+		batches = [][]string{nil} // no address, no logs: the headers are asked for as with any other filter
+	}
+
+	for _, some := range batches {
 		calls := make([]*rpc.Call, 0, callsPerBatch)
 		for _, part := range some {
 			calls = append(calls, &rpc.Call{Method: rpc.GetLogs, Params: "[{" + q.where + part + "}]", Keep: keep,
@@ -542,10 +537,7 @@ func (a *logsAnswer) add(calls, heads []*rpc.Call) error {
 	switch {
 	case len(heads) == 0:
 	case a.head == nil:
-		a.head = heads[0]
-		if len(heads) > 1 {
-			a.first = heads[1]
-		}
+		a.head, a.first = heads[0], heads[len(heads)-1]
 	case heads[0].Err == nil && a.head.Err == nil && !sameBlock(a.head, heads[0]):
 		return fmt.Errorf("%w: it changed between two batches", ErrDisagree)
 	}
