@@ -41,16 +41,24 @@ test: ## the whole behaviour, against a real Postgres, real chains and Google's 
 	GOFLAGS="$(TESTFLAGS)" go test -p 4 -parallel 4 -timeout 60m ./... # they mostly wait
 
 .PHONY: check
-check: lint model race long browser pgbouncer languages outages deploy-check ## what test leaves out: lint, models, races, long simulation, outages
+check: lint model race seeds long browser pgbouncer languages outages deploy-check ## what test leaves out: lint, models, races, long simulation, outages
+
+# RACES=ci is what .ci/run has time for: the packages whose goroutines share most.
+RACES_full := ./election ./partition ./registry ./relayer/... ./internal/chaos
+RACES_ci := ./election ./relayer ./relayer/publish ./relayer/chain/rpc ./relayer/command/intake ./relayer/web
 
 .PHONY: race
-race: ## the product's packages and the simulation with the race detector
-	$(RACE) -timeout 60m ./election ./partition ./registry ./relayer/... ./internal/chaos
+race: ## the product's packages and the simulation with the race detector (RACES=ci: fewer)
+	$(RACE) -timeout 60m $(RACES_$(or $(RACES),full))
+
+.PHONY: seeds
+seeds: ## the simulation with the race detector: a fixed seed each of events, of commands and of two chains
+	$(RACE) -tags long -run '^TestSeedOfEach$$' -timeout 60m ./internal/chaos
 
 .PHONY: long
 long: ## what takes minutes: fixed seeds, each fault alone, every figure, the largest blocks, lies beside none and two
 	GOFLAGS="$(TESTFLAGS)" go test -tags long -timeout 60m \
-	  -run '^(TestFixed|TestDrill|TestEveryFigure|TestLargeBlocks|TestLiesDuring)' \
+	  -run '^(TestSeedOf|TestFixed|TestDrill|TestEveryFigure|TestLargeBlocks|TestLiesDuring)' \
 	  ./internal/chaos ./internal/bench ./relayer/chain ./cmd/escrow-relayer
 
 .PHONY: browser
@@ -70,8 +78,8 @@ outages: ## what pages in outages, in shortened time (needs the program promethe
 	GOFLAGS="$(TESTFLAGS)" go test -tags outage -run TestOutages -count=1 -timeout 15m ./deploy
 
 .PHONY: deploy-check
-deploy-check: ## scripts, manifests and rules below deploy (needs shellcheck, jq and prometheus)
-	deploy/check.sh
+deploy-check: ## scripts, manifests and rules below deploy (needs shellcheck, jq and prometheus; DEPLOY=ci is shorter)
+	deploy/check.sh $(or $(DEPLOY),full)
 
 .PHONY: lint
 lint: ## formatting and the linters of .golangci.yml (golangci-lint is built from a Go module: a minute at first)

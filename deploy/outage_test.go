@@ -38,7 +38,7 @@ import (
 // outage also shows that it pages for no other chain. Needs the program prometheus.
 //
 //	make outage    in real time, ten minutes or more
-//	.ci/run        short: every time of the rules, the scrapes and the platform divided by six;
+//	make outages   short: every time of the rules, the scrapes and the platform divided by six;
 //	               not shorter, since what the relayer itself
 //	               asks every five seconds must stay well below the shortest threshold, 60 s / 6
 //

@@ -16,34 +16,12 @@ import (
 	"github.com/fusion-prime/escrow-relayer/internal/lab"
 )
 
-// One seed of events and one of commands: the simulation works, whole. `make check` carries out more, and
-// each fault alone; `make chaos` tries new ones.
+// One seed with events and commands: the simulation works, whole. `make seeds` carries out one of
+// each kind, `make long` more, and each fault alone; `make chaos` tries new ones.
 func TestASeed(t *testing.T) {
 	t.Parallel()
-	for name, plan := range map[string]Plan{
-		"events": steadyPlans(1)[0], "commands": NewCommandsPlan(1), "lies": lyingPlan(0),
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			v := clean(t, build(t), plan)
-			if plan.Has(NodeLies) {
-				require.Regexp(t, `^node-lies \[bits receipts\]: [1-9]`, v.Seen[0])
-			}
-		})
-	}
-}
-
-// steadyPlans are the first n from a fixed seed on in which no node misbehaves and no clock is wrong: a node
-// that answers wrongly is not asked for half a minute and more, and a binary of Build takes minutes to build.
-// `make chaos` tries all kinds.
-func steadyPlans(n int) (plans []Plan) {
-	for seed := uint64(106); len(plans) < n; seed++ {
-		if p := NewPlan(seed); !p.Has(NodeLies) && !p.Has(nodeKinds...) && p.Clock == 0 {
-			plans = append(plans, p)
-		}
-	}
-
-	return plans
+	verdict := clean(t, build(t), NewCommandsPlan(1))
+	require.NotZero(t, verdict.Commands.Transactions, "nothing was sent: nothing was tried")
 }
 
 // clean carries out a plan and demands that nothing is wrong at the end.
