@@ -65,13 +65,13 @@ func (r *reader) blocks(ctx context.Context, from, to uint64, f *Filter, avoid *
 // linked to a head that is as deep above them and leads through the tip: a head of another branch than the one
 // that is agreed on leaves open how deep a block lies.
 func (r *reader) buried(ctx context.Context, from, to uint64) ([]Header, error) {
-	anchor, err := r.anchor(ctx, to)
+	anchor, _, err := r.anchor(ctx, to)
 	if err != nil {
 		return nil, err
 	}
 
 	least := to + r.outlook.depth()
-	if tip, _ := r.outlook.agreement.Tip(); least <= tip.number {
+	if tip, _, _ := r.outlook.agreement.Anchor(to); least <= tip.number {
 		return r.chain(ctx, from, to, anchor, anchor)
 	}
 
@@ -241,7 +241,7 @@ func (r *reader) readBlock(ctx context.Context, h Header, f *Filter, avoid *endp
 		// A second reading is compared with the first by its reader.
 		return reading{logs: logs, by: n, proved: proved}, proved || avoid != nil, err
 	}, func(a, b reading) bool { return slices.EqualFunc(a.logs, b.logs, SameLog) },
-		func(n *endpoint.Node) bool { return !r.laws.Demanded() && r.outlook.agreement.Counts(n) })
+		func(n *endpoint.Node) bool { return !r.laws.Demanded() && r.outlook.agreement.Counts(n) }, !r.laws.Demanded())
 	if errors.Is(err, ErrDisagree) && r.laws.Demanded() {
 		err = fmt.Errorf("%w, and none proves what is in it, as the receipts and transactions of other blocks of the chain "+
 			"have: %s", err, endpoint.Remedy)

@@ -25,45 +25,52 @@ const (
 )
 
 // anchor is the block to which a block is to be linked: the tip, or where that is too far above, the block at
-// its own height that two endpoints show (one with a word that counts). ErrBehind: it is above the tip.
-func (r *reader) anchor(ctx context.Context, n uint64) (place, error) {
-	tip, trust := r.outlook.agreement.Tip()
+// its own height that two endpoints show (one with a word that counts, or that alone still has it). oneWord says that
+// only one of several endpoints that are configured is in use. ErrBehind: it is above the tip.
+func (r *reader) anchor(ctx context.Context, n uint64) (to place, oneWord bool, err error) {
+	to, trust, oneWord := r.outlook.agreement.Anchor(n)
 	switch {
-	case trust == Undecided || n > tip.number:
-		return tip, fmt.Errorf("%w: it is not agreed yet which block %d is the chain's", ErrBehind, n)
-	case tip.number-n <= deepest:
-		return tip, nil
+	case trust == Undecided || n > to.number:
+		return to, oneWord, fmt.Errorf("%w: it is not agreed yet which block %d is the chain's", ErrBehind, n)
+	case to.number-n <= deepest:
+		return to, oneWord, nil
 	}
 
+	oneWord = len(r.pool.nodes) > 1 && r.outlook.agreement.Believes()
 	h, err := two(ctx, r, n, nil, func(ctx context.Context, e *endpoint.Node) (Header, bool, error) {
 		h, err := e.Header(ctx, n)
 		return h, false, err
-	}, func(a, b Header) bool { return a.Hash == b.Hash }, r.outlook.agreement.Counts)
+	}, func(a, b Header) bool { return a.Hash == b.Hash }, r.outlook.agreement.Counts, true)
 
-	return place{n, h.Hash}, err
+	return place{n, h.Hash}, oneWord, err
 }
 
 // canonical returns the header at a height that is the chain's: it leads to its anchor.
-func (r *reader) canonical(ctx context.Context, n uint64) (Header, error) {
-	anchor, err := r.anchor(ctx, n)
+func (r *reader) canonical(ctx context.Context, n uint64) (h Header, oneWord bool, err error) {
+	anchor, oneWord, err := r.anchor(ctx, n)
 	if err != nil {
-		return Header{}, fmt.Errorf("header of block %d: %w", n, err)
+		return h, oneWord, fmt.Errorf("header of block %d: %w", n, err)
 	}
 
 	list, err := r.chain(ctx, n, n, anchor, anchor)
 	if err != nil {
-		return Header{}, fmt.Errorf("header of block %d: %w", n, err)
+		return h, oneWord, fmt.Errorf("header of block %d: %w", n, err)
 	}
 
-	return list[0], nil
+	return list[0], oneWord, nil
 }
 
-// Canonical returns the header at a height that is the chain's. Where one endpoint's word counts and differs from the
-// known block, each machine behind its URL with the newest head must have left that one. ErrBehind, ErrDisagree:
-// which block is there is open.
+// Canonical returns the header at a height that is the chain's. Where one endpoint is configured and differs from the
+// known block, each machine behind its URL with the newest head must have left that one; the word of one of several
+// takes nothing back. ErrBehind, ErrDisagree: which block is there is open.
 func (r *reader) Canonical(ctx context.Context, n uint64, known common.Hash) (Header, error) {
-	h, err := r.canonical(ctx, n)
-	if err == nil && known != (common.Hash{}) && h.Hash != known && r.outlook.agreement.Believes() {
+	h, oneWord, err := r.canonical(ctx, n)
+	switch {
+	case err != nil || known == (common.Hash{}) || h.Hash == known:
+	case oneWord:
+		err = fmt.Errorf("%w: the only endpoint in use has block %s at height %d, and not %s: another one of RPC_URLS has "+
+			"to say so too", ErrDisagree, h.Hash, n, known)
+	case r.outlook.agreement.Believes():
 		err = r.left(ctx, n, known)
 	}
 
@@ -71,10 +78,11 @@ func (r *reader) Canonical(ctx context.Context, n uint64, known common.Hash) (He
 }
 
 // two puts a question to one endpoint after the other until two answer the same. One answer is enough that is
-// proved, and of an endpoint with a word that counts. ErrDisagree: no two say the same.
+// proved, and of an endpoint with a word that counts; and where abstain is set, of one while every other has thrown the
+// block away: what it lacks says nothing. ErrDisagree: no two say the same.
 func two[T any](ctx context.Context, r *reader, need uint64, avoid *endpoint.Node,
 	question func(context.Context, *endpoint.Node) (answer T, proved bool, err error), same func(a, b T) bool,
-	counts func(*endpoint.Node) bool) (T, error) {
+	counts func(*endpoint.Node) bool, abstain bool) (T, error) {
 	var found T
 	var heard []T
 	var by []*endpoint.Node
@@ -100,6 +108,11 @@ func two[T any](ctx context.Context, r *reader, need uint64, avoid *endpoint.Nod
 
 		return fmt.Errorf("%w: no other endpoint says the same of block %d", ErrDisagree, need)
 	})
+	if err != nil && abstain && len(heard) == 1 && !slices.ContainsFunc(r.pool.nodes, func(n *endpoint.Node) bool {
+		return n != by[0] && n != avoid && !n.Lost(need)
+	}) {
+		err = nil
+	}
 
 	return found, err
 }
@@ -108,8 +121,14 @@ func two[T any](ctx context.Context, r *reader, need uint64, avoid *endpoint.Nod
 // the chain's blocks prove nothing. ErrWithheld: others of them do. ErrDisagree, ErrBehind: which
 // block is there is open.
 func (r *reader) Prove(ctx context.Context, n uint64, f *Filter) (h Header, logs []types.Log, err error) {
-	if h, err = r.canonical(ctx, n); err != nil {
+	h, oneWord, err := r.canonical(ctx, n)
+	if err != nil {
 		return h, nil, err
+	}
+
+	if oneWord {
+		return h, nil, fmt.Errorf("%w: only one endpoint is in use, and its word for block %d repairs nothing", ErrDisagree,
+			n)
 	}
 
 	if !h.Proved {

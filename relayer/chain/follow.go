@@ -180,8 +180,7 @@ func (f *follower) head(ctx context.Context, n *endpoint.Node, calls []*rpc.Call
 }
 
 // tagged notes the answers to tagCalls. Where the tags decide and have moved, the others that are
-// in use are asked, and all take effect together, once all say so: blocks that only one calls final
-// would be read one by one. head is the node's.
+// in use are asked too: it takes two. head is the node's.
 func (f *follower) tagged(ctx context.Context, n *endpoint.Node, head uint64, calls []*rpc.Call) error {
 	now, err := f.tagsOf(ctx, n, head, calls)
 	if err != nil {
@@ -193,14 +192,9 @@ func (f *follower) tagged(ctx context.Context, n *endpoint.Node, head uint64, ca
 		said = append(said, f.askTags(ctx, n)...)
 	}
 
-	behind := slices.ContainsFunc(said, func(t tags) bool {
-		return t.final.Number < now.final.Number || t.safe.Number < now.safe.Number
-	})
-	f.outlook.takeTags(behind, func() {
-		for _, t := range said {
-			t.of.Tags(t.final, t.safe)
-		}
-	})
+	for _, t := range said {
+		t.of.Tags(t.final, t.safe)
+	}
 
 	return nil
 }
@@ -315,31 +309,39 @@ func (f *follower) arrived(ctx context.Context, n *endpoint.Node, h Header) {
 	}
 
 	// The ring first: another endpoint's refresh may make a View of this head, and its readers then look at the ring.
-	f.ring.head(h, n)
+	if !f.outlook.View().Ready || !f.outlook.leaps(h.Number) {
+		f.ring.head(h, n)
+	}
+
 	n.Claims(h)
 	f.outlook.agreement.heard(ctx, n, h)
 	f.outlook.refresh(ctx)
+	if height, ask := f.outlook.agreement.Strays(n, h.Number); ask {
+		f.asks(ctx, n, height)
+	}
+
 	f.meet(ctx, n, h)
 }
 
-// meet asks another endpoint for a block that one has reported, where blocks wait for two to say the same:
+// meet asks other endpoints for a block that one has reported, where blocks wait for two to say the same:
 // endpoints that are looked at now and then report other heights.
 func (f *follower) meet(ctx context.Context, n *endpoint.Node, h Header) {
-	if tip, _ := f.outlook.agreement.Tip(); !f.outlook.waits() || h.Number <= tip.number {
-		return
-	}
-
 	for _, other := range f.pool.nodes {
-		if other == n || !other.Serves() || other.Claim().Head.Number < h.Number {
-			continue
+		if tip, _ := f.outlook.agreement.Tip(); !f.outlook.waits() || h.Number <= tip.number {
+			return
 		}
 
-		if same, err := other.Header(ctx, h.Number); err == nil {
-			f.outlook.agreement.heard(ctx, other, same)
-			f.outlook.refresh(ctx)
+		if other != n && other.Serves() && other.Claim().Head.Number >= h.Number {
+			f.asks(ctx, other, h.Number)
 		}
+	}
+}
 
-		return
+// asks has an endpoint show its block at a height.
+func (f *follower) asks(ctx context.Context, n *endpoint.Node, height uint64) {
+	if h, err := n.Header(ctx, height); err == nil {
+		f.outlook.agreement.heard(ctx, n, h)
+		f.outlook.refresh(ctx)
 	}
 }
 

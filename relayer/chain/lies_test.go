@@ -264,7 +264,7 @@ func TestCanonical(t *testing.T) {
 	chain := newChain(20, 1, 0)
 	a, b, c := startNode(t, chain), startNode(t, chain.fork(10, 1, 1)), startNode(t, chain)
 	s := start(t, Config{URLs: []string{a.server.URL, b.server.URL}, ChainID: 1})
-	await(t, s, func(v View) bool { return v.Head == 21 && allUp(s) })
+	await(t, s, func(v View) bool { return v.Head == 20 && allUp(s) })
 	_, err := s.Canonical(t.Context(), 9, common.Hash{})
 	require.ErrorIs(t, err, ErrBehind, "no block is agreed on from which to look")
 

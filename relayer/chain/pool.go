@@ -116,7 +116,7 @@ func (p *pool) ask(ctx context.Context, need uint64, avoid *endpoint.Node,
 				return nil
 			}
 
-			if errors.Is(err, ErrBehind) {
+			if errors.Is(err, ErrBehind) || rpc.Classify(err) == rpc.Pruned && !errors.Is(err, ErrNoHistory) {
 				err = n.Lacks(ctx, need, p.farBehind(), err)
 			}
 

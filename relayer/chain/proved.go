@@ -64,7 +64,7 @@ func (r *reader) proveEvents(ctx context.Context, b Batch) (Batch, error) {
 	g.SetLimit(r.flight.width())
 	for n, logs := range claimed {
 		g.Go(func() error {
-			h, err := r.canonical(inner, n)
+			h, _, err := r.canonical(inner, n)
 			if err != nil {
 				return err
 			}

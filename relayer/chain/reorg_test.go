@@ -53,7 +53,8 @@ func TestDepthCountsOnTheAgreedBranch(t *testing.T) {
 		believeAfter: time.Hour})
 	await(t, s, func(v View) bool { tip, _ := s.agreement.Tip(); return v.Target == 22 && tip.number == 25 })
 	first.set(func() { first.chain, first.head = other, 26 })
-	await(t, s, func(v View) bool { return v.Target == 23 })
+	await(t, s, func(View) bool { return s.Endpoints()[0].Head == 26 })
+	require.EqualValues(t, 22, s.View().Target, "what one endpoint has is no depth")
 	for b, err := range s.Read(t.Context(), 22, 23, filterA()) {
 		if err != nil {
 			require.True(t, errors.Is(err, ErrDisagree) || errors.Is(err, ErrBehind), err)

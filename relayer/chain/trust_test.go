@@ -65,7 +65,7 @@ func TestTrust(t *testing.T) {
 	down := second.Inject(faults.Fault{Mode: faults.Down})
 	await(t, s, func(View) bool { return !s.Endpoints()[1].Up })
 	require.NoError(t, sim.Mine(t.Context(), 1))
-	await(t, s, func(v View) bool { return v.Head > head })
+	await(t, s, func(View) bool { return s.Endpoints()[0].Head > head })
 	require.Equal(t, head, s.View().Target, "nothing counts on one endpoint's word yet")
 	require.Equal(t, Proved, s.Trust())
 	later.Store(int64(2 * time.Minute))

@@ -16,7 +16,7 @@ import (
 
 // View is how far the chain may be read.
 type View struct {
-	Head     uint64 // newest block that a healthy endpoint has
+	Head     uint64 // newest block that two endpoints in use have by now; of one alone, while its word counts, that it has
 	Target   uint64 // newest block that may be processed
 	Final    uint64 // blocks up to here do not change any more, and may be read by range; at most Target
 	HeadTime time.Time
@@ -36,9 +36,12 @@ const (
 	deepBlocks, deepTime = 128, time.Minute
 )
 
-// tagsEvery is how long endpoints with different safe and final blocks are waited for, and the shortest
-// pause between two looks at those blocks where something else decides what is processed.
+// tagsEvery is the shortest pause between two looks at safe and final blocks where something else decides what is
+// processed.
 const tagsEvery = 12 * time.Second
+
+// lateAtFirst is how old the head of an endpoint in use may be while the pace of the chain is unknown.
+const lateAtFirst = 15 * time.Minute
 
 // outlook is the View, and what it is derived with. view, headHash and moved change together, with
 // what the endpoints claim; changed is closed and replaced each time view does. doubted is since
@@ -55,9 +58,7 @@ type outlook struct {
 	doubted  time.Time
 	pace     pace
 	changed  chan struct{}
-	// Since when tags that an endpoint told of wait for others to say the same; zero: all are agreed.
-	waiting time.Time
-	wanted  uint64 // what would be the target if it were agreed
+	wanted   uint64 // what would be the target if it were agreed
 }
 
 // View says how far the chain may be read. Target and Final stand still when a node lags.
@@ -83,8 +84,10 @@ func (o *outlook) health() error {
 		return fmt.Errorf("%w: the head of the chain is not known yet", ErrUnavailable)
 	}
 
-	if err := o.agreement.stuck(max(2*time.Minute, o.pace.patience())); err != nil {
-		return err
+	if o.wanted > o.view.Target {
+		if err := o.agreement.stuck(max(2*time.Minute, o.pace.patience())); err != nil {
+			return err
+		}
 	}
 
 	if patience := o.pace.patience(); patience > 0 {
@@ -113,10 +116,12 @@ func (o *outlook) depth() uint64 {
 	return o.cfg.Confirmations
 }
 
-// heads are those of the endpoints in use from a height on, the highest first.
+// heads are those of the endpoints in use from a height on that are not far above all that is known, the highest
+// first.
 func (o *outlook) heads(least uint64) (list []place) {
 	for _, c := range o.claims() {
-		if p := (place{c.Head.Number, c.Head.Hash}); p.number >= least && !slices.Contains(list, p) {
+		p := place{c.Head.Number, c.Head.Hash}
+		if p.number >= least && !o.leaps(p.number) && !slices.Contains(list, p) {
 			list = append(list, p)
 		}
 	}
@@ -163,11 +168,17 @@ func (o *outlook) refresh(ctx context.Context) {
 	defer o.mu.Unlock()
 	claims := o.claims()
 	if len(claims) == 0 {
-		o.agreement.inUse(0)
+		o.agreement.inUse(nil)
 		return
 	}
 
-	next, head := o.derive(claims)
+	used := o.used(claims)
+	o.agreement.inUse(nodesOf(used))
+	if len(o.cfg.URLs) > 1 && len(used) == 1 && !o.agreement.Believes() {
+		return // one word moves nothing yet
+	}
+
+	next, head := o.derive(used)
 	now := o.cfg.Now()
 	if head.Hash != o.headHash && next.Head >= o.view.Head {
 		if o.view.Ready {
@@ -190,72 +201,95 @@ func (o *outlook) refresh(ctx context.Context) {
 	o.changed = make(chan struct{})
 }
 
-// takeTags has what endpoints say of safe and final blocks take effect at once, in one View. Where some
-// are behind it waits for them, for tagsEvery at most, however often the tags move meanwhile: an
-// endpoint that is always behind only delays the others.
-func (o *outlook) takeTags(behind bool, take func()) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	now := o.cfg.Now()
-	if behind && o.waiting.IsZero() {
-		o.waiting = now
+// used are those of the endpoints in use: that serve, and neither stand still nor are late by what they themselves
+// say and the clock. What all have in common says nothing of one: it is the chain's. Held: mu.
+func (o *outlook) used(claims []endpoint.Claim) []endpoint.Claim {
+	now, patience := o.cfg.Now(), cmp.Or(o.pace.patience(), lateAtFirst)
+	still := func(c endpoint.Claim) bool { return o.pace.patience() > 0 && now.Sub(c.Rose) >= patience }
+	together := func(c endpoint.Claim) bool { // two that stand still at one block say that the chain does
+		return still(c) && slices.ContainsFunc(claims, func(other endpoint.Claim) bool {
+			return other.Of != c.Of && other.Head.Hash == c.Head.Hash
+		})
+	}
+	for _, out := range []func(endpoint.Claim) bool{
+		func(c endpoint.Claim) bool { return !c.Serves },
+		func(c endpoint.Claim) bool { return o.cfg.tagsDecide() && o.tag(c).number == 0 },
+		func(c endpoint.Claim) bool { return still(c) && !together(c) },
+		func(c endpoint.Claim) bool {
+			return now.Sub(time.Unix(int64(c.Head.Time), 0)) >= patience && !together(c)
+		},
+	} {
+		if rest := slices.DeleteFunc(slices.Clone(claims), out); len(rest) > 0 {
+			claims = rest
+		}
 	}
 
-	if behind && now.Sub(o.waiting) < tagsEvery {
-		return // the next look asks again
-	}
-
-	o.waiting = time.Time{}
-	take()
+	return claims
 }
 
-// derive is the View that claims make by themselves, and the head that it is of. Held: mu.
-func (o *outlook) derive(claims []endpoint.Claim) (next View, head Header) {
-	deep := o.pace.atLeast(deepBlocks, deepTime)
-	head = claims[0].Head
+func nodesOf(claims []endpoint.Claim) []*endpoint.Node {
+	nodes := make([]*endpoint.Node, len(claims))
 	for i, c := range claims {
-		if c.Head.Number > head.Number {
-			head = c.Head
-		}
+		nodes[i] = c.Of
+	}
 
-		if c.Final == 0 { // of use below only
-			claims[i].Final = c.Head.Number - min(c.Head.Number, deep)
-		}
+	return nodes
+}
 
-		tagged, at := c.Final, c.FinalTime
-		if o.cfg.Finality == Safe {
-			tagged, at = c.Safe, c.SafeTime
-		}
+// tag is the block that decides what is processed, as an endpoint says it; zero: it has not said.
+func (o *outlook) tag(c endpoint.Claim) (at struct{ number, time uint64 }) {
+	if at.number, at.time = c.Final, c.FinalTime; o.cfg.Finality == Safe {
+		at.number, at.time = c.Safe, c.SafeTime
+	}
 
-		if o.cfg.tagsDecide() && tagged > next.Target {
-			next.Target, next.TargetTime = tagged, time.Unix(int64(at), 0)
+	return at
+}
+
+// secondOf returns the claim with the second highest number, of one alone that one: what two endpoints reach.
+func secondOf(claims []endpoint.Claim, number func(endpoint.Claim) uint64) endpoint.Claim {
+	sorted := slices.SortedFunc(slices.Values(claims), func(a, b endpoint.Claim) int {
+		return cmp.Compare(number(b), number(a))
+	})
+
+	return sorted[min(len(sorted), 2)-1]
+}
+
+// derive is the View that the claims of the endpoints in use make, and the head that it is of. No number in it is one
+// endpoint's word while there are several. Held: mu.
+func (o *outlook) derive(used []endpoint.Claim) (next View, head Header) {
+	number := func(c endpoint.Claim) uint64 { return c.Head.Number }
+	second := secondOf(used, number)
+	next.Ready, next.Head, head = true, second.Head.Number, second.Head
+	highest := slices.MaxFunc(used, func(a, b endpoint.Claim) int { return cmp.Compare(number(a), number(b)) })
+	if len(used) > 1 {
+		// One that is looked at now and then has as many blocks more by now as the chain makes in the time since.
+		next.Head = min(number(highest), next.Head+o.pace.within(o.cfg.Now().Sub(second.Heard)))
+		if next.Head == number(highest) {
+			head = highest.Head
 		}
 	}
 
-	next.Ready, next.Head, next.HeadTime = true, head.Number, time.Unix(int64(head.Time), 0)
-	if !o.cfg.tagsDecide() {
-		next.Target, next.TargetTime = head.Number-min(head.Number, o.depth()), next.HeadTime
+	next.HeadTime = time.Unix(int64(head.Time), 0)
+	next.Target, next.TargetTime = next.Head-min(next.Head, o.depth()), next.HeadTime
+	if o.cfg.tagsDecide() {
+		at := o.tag(secondOf(used, func(c endpoint.Claim) uint64 { return o.tag(c).number }))
+		next.Target, next.TargetTime = at.number, time.Unix(int64(at.time), 0)
 	}
 
 	o.wanted = next.Target
-	vouch := 0 // one that is behind what could be processed, or is not to be asked, has no say in it
-	for _, c := range claims {
-		if c.Head.Number >= o.wanted && c.Serves {
-			vouch++
-		}
-	}
-
-	o.agreement.inUse(vouch)
 	tip, trust := o.agreement.Tip()
 	next.Target, next.Trust = min(next.Target, tip.number), trust
 
-	// Final is what all say that are up to date: too low costs requests, too high the check of parents.
-	next.Final = next.Target
-	for _, c := range claims {
-		if c.Head.Number >= next.Target {
-			next.Final = min(next.Final, c.Final)
+	// Too low costs requests, too high the check of parents.
+	deep := o.pace.atLeast(deepBlocks, deepTime)
+	final := func(c endpoint.Claim) uint64 {
+		if c.Final == 0 { // of use below only
+			return c.Head.Number - min(c.Head.Number, deep)
 		}
+
+		return c.Final
 	}
+	next.Final = min(next.Target, final(secondOf(used, final)))
 
 	return next, head
 }
@@ -337,6 +371,15 @@ func (p *pace) patience() time.Duration {
 	}
 
 	return max(2*time.Minute, 30*p.mean)
+}
+
+// within is how many blocks the chain makes in a time, with a margin; zero while its pace is unknown.
+func (p *pace) within(d time.Duration) uint64 {
+	if p.seen < marksNeeded || p.mean <= 0 {
+		return 0
+	}
+
+	return uint64(max(d, 0)/p.mean) + 2
 }
 
 // atLeast is so many blocks, or as many as the chain makes in so much time, whichever is more.

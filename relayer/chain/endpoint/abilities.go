@@ -66,15 +66,15 @@ func (a *abilities) refuses(from uint64, f *Filter) error {
 	switch {
 	case f.Addresses == nil && a.named.holds():
 		return ErrAddressRequired
-	case a.lost(from):
+	case a.Lost(from):
 		return fmt.Errorf("%w: it does not go back to block %d", ErrNoHistory, from)
 	}
 
 	return nil
 }
 
-// lost reports whether the node has shown that it does not keep a block.
-func (a *abilities) lost(block uint64) bool {
+// Lost reports whether the node has shown that it does not keep a block.
+func (a *abilities) Lost(block uint64) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return block < a.oldest && a.now().Before(a.lostUntil)

@@ -32,7 +32,7 @@ type Node struct {
 	span *span
 
 	mu    sync.Mutex
-	claim Claim     // but Up
+	claim Claim     // but Of, Up and Serves
 	moved time.Time // when its head last rose, or StandsStill said that it had not
 }
 
@@ -48,8 +48,10 @@ func New(cfg Config) *Node {
 
 // Claim is what a node says of the chain.
 type Claim struct {
+	Of          *Node
 	Up, Serves  bool
 	Head        rpc.Header // zero: it has not said yet
+	Heard, Rose time.Time  // when it last told of its head, and of one above the one before
 	Safe, Final uint64     // zero: it does not know
 	// unix seconds, of those two blocks
 	SafeTime, FinalTime uint64
@@ -61,7 +63,7 @@ func (n *Node) Claim() Claim {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	c := n.claim
-	c.Up, c.Serves = n.up(), n.Serves()
+	c.Of, c.Up, c.Serves = n, n.up(), n.Serves()
 
 	return c
 }
@@ -71,11 +73,12 @@ func (n *Node) Claim() Claim {
 func (n *Node) Claims(h rpc.Header) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	now := n.cfg.Now()
 	if h.Number > n.claim.Head.Number {
-		n.moved = n.cfg.Now()
+		n.moved, n.claim.Rose = now, now
 	}
 
-	n.claim.Head = h
+	n.claim.Head, n.claim.Heard = h, now
 }
 
 // StandsStill says, once per patience, whether the head has not risen for so long. Zero: it never does.
@@ -101,7 +104,7 @@ func (n *Node) Tags(final, safe rpc.Header) {
 }
 
 // Has reports whether the node may have a block: by its head, and unless it has shown that it threw it away.
-func (n *Node) Has(block uint64) bool { return n.Claim().Head.Number >= block && !n.lost(block) }
+func (n *Node) Has(block uint64) bool { return n.Claim().Head.Number >= block && !n.Lost(block) }
 
 // Span is how many blocks the node is asked for at once, where such logs are wanted.
 func (n *Node) Span(f *Filter) uint64 { return n.span.now(kindOf(f)) }

@@ -253,7 +253,7 @@ func (n *Node) lacksFirst(ctx context.Context, from, to uint64) error {
 // enough to count as thrown away.
 func (n *Node) keepsNot(ctx context.Context, block uint64) bool {
 	for !n.lacks(block) {
-		if _, err := n.Header(ctx, block); !errors.Is(err, rpc.ErrBehind) {
+		if _, err := n.Header(ctx, block); !errors.Is(err, rpc.ErrBehind) && rpc.Classify(err) != rpc.Pruned {
 			return false
 		}
 	}

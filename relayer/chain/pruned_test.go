@@ -1,0 +1,114 @@
+package chain
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/common/hexutil"
+	"github.com/ethereum/go-ethereum/core/types"
+	"github.com/stretchr/testify/require"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/chain/rpc"
+)
+
+// thrownAway are the forms in which nodes answer that they have thrown an old block away, or what is in it.
+var thrownAway = map[string]struct {
+	of   []string // methods; empty: all
+	says any
+}{
+	"headers are null":         {[]string{rpc.GetByNumber, rpc.GetByHash}, null},
+	"headers are refused":      {[]string{rpc.GetByNumber, rpc.GetByHash}, errors.New("pruned history unavailable")},
+	"no block":                 {[]string{rpc.GetByNumber, rpc.GetByHash}, errors.New("Block not found")},
+	"all is refused":           {nil, errors.New("pruned history unavailable")},
+	"all is null":              {nil, null},
+	"logs are refused":         {[]string{rpc.GetLogs}, errors.New("history has been pruned for this block")},
+	"receipts are null":        {[]string{rpc.GetReceipts}, null},
+	"receipts and logs":        {[]string{rpc.GetReceipts, rpc.GetLogs}, errors.New("pruned history unavailable")},
+	"logs are empty":           {[]string{rpc.GetLogs}, []types.Log{}},
+	"logs and receipts, empty": {[]string{rpc.GetLogs, rpc.GetReceipts}, []types.Log{}},
+}
+
+// An endpoint that has thrown old blocks away, or their logs or receipts, has no say in them: with one that has kept them
+// a backfill begins at once and reads all, whichever is first in the list, and nobody is named.
+func TestPrunedEndpointAbstains(t *testing.T) {
+	const pruned = 1500
+	for name, form := range thrownAway {
+		for _, first := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s, first %t", name, first), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					chain := clocked(2000, 0)
+					var p pipes
+					full, _ := p.node(t, chain)
+					short, _ := p.node(t, chain)
+					for _, n := range []*testNode{full, short} {
+						n.receipts, n.finalized = true, 1936
+					}
+
+					short.lie = func(method string, params []json.RawMessage) (any, error) {
+						if form.of != nil && !strings.Contains(strings.Join(form.of, " "), method) || !asksBelow(chain, pruned, params) {
+							return nil, nil
+						}
+
+						err, _ := form.says.(error)
+						if err != nil {
+							return nil, err
+						}
+
+						return form.says, nil
+					}
+					cfg := Config{URLs: []string{full.server.URL, short.server.URL}, ChainID: 1, Confirmations: settled, Dial: p.dial,
+						Logger: slog.New(slog.DiscardHandler), MaxRange: 300}
+					if first {
+						cfg.URLs = []string{short.server.URL, full.server.URL}
+					}
+
+					s := start(t, cfg)
+					await(t, s, func(v View) bool { return v.Target == 2000-settled })
+					began := time.Now()
+					h, err := s.Canonical(t.Context(), 63, chain.headers[63].Hash)
+					require.NoError(t, err)
+					require.Equal(t, chain.headers[63].Hash, h.Hash)
+					require.EqualValues(t, 2000-settled+1, backlog(t, s, chain, 64, 2000-settled, time.Minute))
+					require.Less(t, time.Since(began), time.Minute)
+					require.Empty(t, s.Faults())
+				})
+			})
+		}
+	}
+}
+
+// asksBelow reports whether a request is about a block below another one.
+func asksBelow(c *testChain, limit uint64, params []json.RawMessage) bool {
+	if len(params) == 0 {
+		return false
+	}
+
+	var q struct {
+		FromBlock string
+		BlockHash common.Hash
+	}
+	_ = json.Unmarshal(params[0], &q)
+	var text string
+	if json.Unmarshal(params[0], &text) == nil {
+		q.FromBlock, q.BlockHash = text, common.HexToHash(text)
+	}
+
+	if number, err := hexutil.DecodeUint64(q.FromBlock); err == nil {
+		return number < limit
+	}
+
+	for _, h := range c.headers[:limit] {
+		if h.Hash == q.BlockHash {
+			return true
+		}
+	}
+
+	return false
+}
