@@ -103,7 +103,7 @@ func TestSchemaOfANewerRelease(t *testing.T) {
 	run(`insert into escrow_relayer_versions (version_id, is_applied) values ($1, true)`, newer)
 	require.ErrorIs(t, migrations.Check(t.Context(), conn), migrations.ErrFuture)
 
-	run(`create table schema_compatibility (version bigint primary key, oldest bigint not null)`)
+	run(`create table if not exists schema_compatibility (version bigint primary key, oldest bigint not null)`)
 	require.ErrorIs(t, migrations.Check(t.Context(), conn), migrations.ErrFuture, "it says nothing")
 	run(`insert into schema_compatibility values ($1, $2)`, newer, now.Latest)
 	require.NoError(t, migrations.Check(t.Context(), conn))

@@ -176,4 +176,4 @@ var ErrCreating = errors.New("transactions that create escrows are under way")
 
 const countCreating = `
 	select count(*) from commands
-	where chain_id = $1 and kind = 'create' and state in ('assigned', 'sent') and lower(message ->> 'factory') = hex($2)`
+	where chain_id = $1 and kind = 'create' and state = 'sent' and lower(message ->> 'factory') = hex($2)`

@@ -30,7 +30,7 @@ var senderGauges = []senderGauge{
 		"Age of the oldest command that has a nonce and no answer, or that nobody has looked at.",
 		func(s *fleet.Sender) float64 { return s.OldestAge.Seconds() }),
 	ofSender("relayer_sender_unsigned_seconds",
-		"Age of the oldest command that has a nonce and for which the signer has signed nothing.",
+		"Age of the oldest command that lacks nothing but a signature.",
 		func(s *fleet.Sender) float64 { return s.UnsignedAge.Seconds() }),
 	ofSender("relayer_sender_balance_ether", "Balance of the account.",
 		func(s *fleet.Sender) float64 { return ether(s.Balance) }),

@@ -162,23 +162,18 @@ const selectCommands = `select ` + commandColumns + ` from commands
 const selectCommand = `select ` + commandColumns + ` from commands where chain_id = $1 and command_id = $2`
 
 const selectCommandAttempts = `
-	select attempt, purpose, tx_hash, fee_cap::text, tip_cap::text, epoch, signed_at, first_broadcast, last_broadcast,
-		broadcasts, last_error
+	select attempt, purpose, tx_hash, fee_cap::text, tip_cap::text, epoch, signed_at
 	  from command_attempts where chain_id = $1 and command_id = $2 order by attempt`
 
 // attemptRow is a transaction that was signed for a command.
 type attemptRow struct {
-	Attempt        int        `json:"attempt"`
-	Purpose        string     `json:"purpose"`
-	Tx             string     `json:"transaction_hash"`
-	FeeCap         string     `json:"fee_cap"`
-	TipCap         *string    `json:"tip_cap"`
-	Epoch          int64      `json:"epoch"`
-	SignedAt       time.Time  `json:"signed_at"`
-	FirstBroadcast *time.Time `json:"first_broadcast"`
-	LastBroadcast  *time.Time `json:"last_broadcast"`
-	Broadcasts     int        `json:"broadcasts"`
-	LastError      string     `json:"last_error"`
+	Attempt  int       `json:"attempt"`
+	Purpose  string    `json:"purpose"`
+	Tx       string    `json:"transaction_hash"`
+	FeeCap   string    `json:"fee_cap"`
+	TipCap   *string   `json:"tip_cap"`
+	Epoch    int64     `json:"epoch"`
+	SignedAt time.Time `json:"signed_at"`
 }
 
 // shownCommand is a command with every transaction that was signed for it.

@@ -73,11 +73,11 @@ type senderRow struct {
 const selectSenders = `
 	select s.address, s.state, s.reason, s.instance_id, s.since, s.next_nonce,
 	       (select count(*) from commands c where c.chain_id = s.chain_id and c.sender = s.address
-		and c.state in ('accepted', 'held')),
+		and c.state = 'accepted'),
 	       (select count(*) from commands c where c.chain_id = s.chain_id and c.sender = s.address
-		and c.state in ('assigned', 'sent')),
+		and c.state = 'sent'),
 	       (select min(received_at) from commands c where c.chain_id = s.chain_id and c.sender = s.address
-		and c.state in ('accepted', 'held', 'assigned', 'sent')),
+		and c.answered_at is null),
 	       case when s.spend_day = (now() at time zone 'utc')::date then s.spent_fees else 0 end::text,
 	       case when s.spend_day = (now() at time zone 'utc')::date then s.spent_value else 0 end::text, s.balance::text,
 	       s.checked_block
@@ -201,7 +201,7 @@ func senderAdoptCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "adopt-nonce --sender ADDRESS --nonce N",
 		Short: "Let a halted sender go on, with N as its next nonce",
-		Long: `Let a halted sender go on, with N as its next nonce. Look at the account in an explorer first: N must be above every nonce that the chain or a pool knows.
+		Long: `Let a halted sender go on, with N as its next nonce. Look at the account in an explorer first: N must be above every nonce that the chain or a pool knows. A halt that names no transaction ends by itself once no endpoint knows such a nonce any more.
 If somebody else has the key, replace the key instead.
 
 Nothing new is sent before all nonces below N are final. A command whose nonce was used by a transaction that was not signed here becomes superseded.

@@ -70,7 +70,7 @@ func newKeys(l *lab.Lab, senders, inFlight int) (*keys, error) {
 	k := &keys{lab: l, senders: l.Chain.Accounts()[1 : 1+senders],
 		client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 2 * intakePosters}}}
 	var entries []lab.Sender
-	all := lab.Requester{Address: requester.Address, PerMinute: 1 << 30}
+	all := lab.Requester{Address: requester.Address, MaxOpen: 1 << 30}
 	for i, a := range k.senders {
 		entries = append(entries, lab.Sender{Account: a, Name: "s" + strconv.Itoa(i), MaxFee: commandsMaxFee,
 			DayFees: commandsDay, DayValue: "0", MaxInFlight: inFlight})
@@ -236,7 +236,7 @@ func (k *keys) intakeFleet(ctx context.Context) (fleet []*lab.Process, err error
 func (k *keys) acceptedPairs(ctx context.Context, pairs int) (both, neither float64, err error) {
 	const accepted = `
 		select count(*) filter (where n > 1)::float8, ($1 - count(*))::float8
-		  from (select escrow, count(*) as n from commands where effect = 'settle' and state = 'held' group by escrow) e`
+		  from (select escrow, count(*) as n from commands where effect = 'settle' and state = 'accepted' group by escrow) e`
 	if err := k.lab.DB.QueryRow(ctx, accepted, pairs).Scan(&both, &neither); err != nil {
 		return 0, 0, err
 	}

@@ -234,8 +234,8 @@ func (k *keys) burst(ctx context.Context, p *lab.Process, escrows []common.Addre
 	var sending, following float64
 	var wrong int
 	const times = `
-		select extract(epoch from max(a.first_broadcast) - min(c.assigned_at))::float8,
-		       extract(epoch from max(c.answered_at) - min(c.assigned_at))::float8, count(*) filter (where c.state <> 'done')
+		select extract(epoch from max(a.signed_at) - min(c.received_at))::float8,
+		       extract(epoch from max(c.answered_at) - min(c.received_at))::float8, count(*) filter (where c.state <> 'done')
 		  from commands c left join command_attempts a
 		       on a.chain_id = c.chain_id and a.command_id = c.command_id and a.attempt = 1`
 	if err := k.lab.DB.QueryRow(ctx, times).Scan(&sending, &following, &wrong); err != nil {

@@ -394,20 +394,20 @@ func (w *way) replace(ctx context.Context) error {
 // was forgotten that matters, and no sender would have to halt. It does not wait for ever: nothing may
 // be asked for.
 func (w *way) awaitForgotten(ctx context.Context) error {
-	const count = `select count(*) filter (where first_broadcast is not null), count(*) from command_attempts`
+	const count = `select count(*) from command_attempts`
 	backup, err := pgx.Connect(ctx, w.run.lab.PG.URL(copyName))
 	if err != nil {
 		return fmt.Errorf("read the copy of the database: %w", err)
 	}
 
-	var sent, known, all int
-	err = backup.QueryRow(ctx, count).Scan(&sent, &known)
+	var sent, known int
+	err = backup.QueryRow(ctx, count).Scan(&known)
 	if err := errors.Join(err, backup.Close(ctx)); err != nil {
 		return fmt.Errorf("read the copy of the database: %w", err)
 	}
 
 	for begun := time.Now(); time.Since(begun) < sendPatience; {
-		if w.run.lab.DB.QueryRow(ctx, count).Scan(&sent, &all) == nil && sent > known || !pause(ctx, 20*time.Millisecond) {
+		if w.run.lab.DB.QueryRow(ctx, count).Scan(&sent) == nil && sent > known || !pause(ctx, 20*time.Millisecond) {
 			break
 		}
 	}
@@ -508,7 +508,7 @@ func (w *way) alone(ctx context.Context, statements ...string) (err error) {
 // cancelAll asks for every command of a state to be given up; empty: of any that is open.
 func (w *way) cancelAll(ctx context.Context, state string) {
 	rows, _ := w.run.lab.DB.Query(ctx, `select command_id from commands where answered_at is null
-		and ($1 = '' or state = $1)`, state)
+		and ($1 in ('', state) or $1 = 'held' and state = 'accepted' and code <> '')`, state)
 	ids, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	if err != nil {
 		return

@@ -179,7 +179,7 @@ func (c *commands) deliver(ctx context.Context, s *command.Signed, relayers func
 }
 
 // countFlight counts the commands that have a nonce and no answer.
-const countFlight = `select count(*) from commands where state in ('assigned', 'sent')`
+const countFlight = `select count(*) from commands where state = 'sent'`
 
 // awaitFlight waits a moment for commands to be under way, and says how many are.
 func (c *commands) awaitFlight(ctx context.Context) (n int) {

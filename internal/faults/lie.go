@@ -2,6 +2,7 @@ package faults
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"encoding/json"
@@ -343,7 +344,8 @@ func (v *view) unable(r request) (a response, refused bool) {
 		switch {
 		case i.Mode == Without && (i.Words == r.Method || i.Words == r.Method+" "+r.tag()):
 			i.hits.Add(1)
-			return refuse(r, -32601, "the method "+r.Method+" does not exist/is not available"), true
+			code := cmp.Or(int(i.N), 32601)
+			return refuse(r, -code, "the method "+r.Method+" does not exist/is not available"), true
 		case i.Mode == Stateless && slices.Contains(ofState, r.Method):
 			if number, ok := unhex(r.Params[1]); ok && number < i.N {
 				i.hits.Add(1)

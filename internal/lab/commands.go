@@ -39,7 +39,7 @@ type Requester struct {
 	Address common.Address `json:"address"`
 	Allow   []Grant        `json:"allow"`
 
-	PerMinute int `json:"per_minute,omitempty"` // 0: the relayer's default
+	MaxOpen int `json:"max_open,omitempty"` // 0: the relayer's default
 }
 
 // Grant allows kinds of commands to one sender.

@@ -34,6 +34,7 @@ type Answer struct {
 	Endpoint string
 	Result   json.RawMessage
 	Err      error // a *NodeError where the node answered with an error
+	body     [][]byte
 }
 
 // Call sends one request to the endpoints, best first, until one of them answers. An answer is a
@@ -60,6 +61,9 @@ type Request struct {
 	Params []any // encoded as JSON
 	// To is a pointer to what the result is decoded into; nil: it stays JSON. Where the answer is an error it is zero.
 	To any
+	// Body gets the transactions of a block that is asked for with them, each as it is in the trie under their root;
+	// nil where its type is not known. Without Body they are passed over.
+	Body *[][]byte
 	// Check is called when all results of the batch are decoded, unless this one's answer is an error. Nil: anything will
 	// do.
 	Check func() error
@@ -67,6 +71,10 @@ type Request struct {
 
 // take decodes a result, and leaves zero where there is none.
 func (r *Request) take(a *Answer) error {
+	if r.Body != nil {
+		*r.Body = a.body
+	}
+
 	if r.To == nil {
 		return nil
 	}
@@ -154,7 +162,7 @@ func (s *Source) callBatch(ctx context.Context, requests []Request, do func([]An
 	answers, calls := make([]Answer, len(requests)), make([]*rpc.Call, len(requests))
 	err := s.ask(ctx, 0, nil, func(ctx context.Context, e *endpoint.Node) error {
 		for i, r := range requests {
-			calls[i] = &rpc.Call{Method: r.Method, Params: params[i]}
+			calls[i] = &rpc.Call{Method: r.Method, Params: params[i], Encode: r.Body != nil}
 		}
 
 		err := e.Do(ctx, calls...)
@@ -299,7 +307,7 @@ func (s *Source) answer(n *endpoint.Node, q *rpc.Call, err error) Answer {
 			Data: fault.Data, err: err}
 	}
 
-	return Answer{Endpoint: n.Name(), Result: q.Result, Err: err}
+	return Answer{Endpoint: n.Name(), Result: q.Result, Err: err, body: q.Encoded}
 }
 
 // final reports whether an endpoint's answer is one: a result, or an error of the request rather than the endpoint.

@@ -11,17 +11,14 @@ type State string
 
 // The states of a command.
 const (
-	Accepted State = "accepted"  // stored; its turn will come
-	Held     State = "held"      // cannot be sent yet: Code says why
-	Assigned State = "assigned"  // has a nonce; nothing is known to be signed
-	Sent     State = "sent"      // signed, stored and broadcast
+	Accepted State = "accepted"  // stored; its turn will come, and Code says what it waits for
+	Sent     State = "sent"      // has a nonce; signed, stored and broadcast
 	Done     State = "done"      // final: the transaction succeeded in time
 	DoneLate State = "done_late" // final: the transaction succeeded after ExpiresAt
 	Reverted State = "reverted"  // final: the transaction failed; nothing happened, gas was paid
 	Voided   State = "voided"    // final: its nonce was used up by a transfer of nothing; it never takes effect
 	Already  State = "already"   // final: the chain showed its effect before anything was sent
-	// final: its nonce was used by a transaction from elsewhere, as an operator
-	// confirmed
+	// final: its nonce was used by a transaction from elsewhere, which the answer names
 	Superseded State = "superseded"
 	Expired    State = "expired"   // final: nothing was signed before ExpiresAt
 	Cancelled  State = "cancelled" // final: nothing was signed before it was cancelled
@@ -32,11 +29,26 @@ const (
 // Final reports whether nothing follows but, after a deep reorganisation, Reopened.
 func (s State) Final() bool {
 	switch s {
-	case Accepted, Held, Assigned, Sent, Reopened:
+	case Accepted, Sent, Reopened:
 		return false
 	}
 
 	return true
+}
+
+// Transitions are the states that may follow each one. After a final one only a deep reorganisation has one follow.
+var Transitions = map[State][]State{
+	Accepted:   {Sent, Already, Expired, Cancelled, Refused},
+	Sent:       {Done, DoneLate, Reverted, Voided, Superseded},
+	Already:    {Accepted},
+	Refused:    {Accepted},
+	Expired:    nil,
+	Cancelled:  nil,
+	Done:       {Sent},
+	DoneLate:   {Sent},
+	Reverted:   {Sent},
+	Voided:     {Sent},
+	Superseded: {Sent},
 }
 
 // What a Code may be. New ones may be added.
@@ -44,21 +56,22 @@ const (
 	CodeMalformed     = "malformed"
 	CodeTooLarge      = "too_large"
 	CodeSignature     = "bad_signature"
-	CodeTooOften      = "too_often"        // the requester sends more than the policy allows: it may be sent again
+	CodeTooMany       = "too_many"         // the requester has as many open commands as the policy allows: send it again
 	CodeNotAllowed    = "not_allowed"      // the policy does not allow this requester to ask for this
 	CodeForeign       = "not_ours"         // another chain, factory, or a sender that is not configured
 	CodeExpired       = "expired"          // it was too late when it came, or before its turn came
 	CodeConflict      = "conflict"         // another command, Winner, was first
-	CodeNotYet        = "not_before"       // held until NotBefore
-	CodeUnknownEscrow = "escrow_not_final" // held: the factory has not deployed such an escrow in a final block
+	CodeNotYet        = "not_before"       // waits for NotBefore, or for the escrow's release time
+	CodeUnknownEscrow = "escrow_not_final" // waits: the factory has not deployed such an escrow in a final block
 	CodeWrongEscrow   = "wrong_escrow"     // the factory would deploy the escrow at another address
-	CodeReverts       = "would_revert"     // a simulation failed, Detail says how; held unless it can never succeed
+	CodeReverts       = "would_revert"     // a simulation failed, Detail says how; waits unless it can never succeed
 	CodeUnauthorised  = "not_authorised"   // the escrow does not know the sender
 	CodeSettled       = "settled"          // the escrow was released or refunded
 	CodeNoEffect      = "no_effect"        // reverted: the transaction succeeded, but the escrow was not there any more
-	CodeBudget        = "budget"           // held: the sender's day budget is used up
+	CodeBudget        = "budget"           // waits: the sender's day budget is used up
 	CodeUnderpriced   = "underpriced"      // the chain asks for more than MaxFee allows
-	CodeBalance       = "balance"          // held: the sender's account cannot pay
+	CodeBalance       = "balance"          // waits: the sender's account cannot pay
+	CodeSigner        = "signer"           // waits: the sender's signer does not sign
 	CodeCancelled     = "cancelled"
 	CodeForeignNonce  = "foreign_nonce"
 	CodeReorg         = "reorganisation"

@@ -69,8 +69,7 @@ var (
 	LimitMixedTotals = Limit{Behind: time.Hour}
 	// LimitFleetDown is for a chain without a responding instance.
 	LimitFleetDown = Limit{Behind: 30 * time.Second, Critical: 2 * time.Minute}
-	// LimitUnsigned is for the oldest command with a nonce but without a signed transaction: the
-	// commands behind it wait too.
+	// LimitUnsigned is for the oldest command that lacks nothing but a signature.
 	LimitUnsigned = Limit{Critical: 5 * time.Minute}
 	// LimitReplies is for the age of the oldest answer that waits for Pub/Sub's acknowledgement.
 	LimitReplies = Limit{Critical: 5 * time.Minute}

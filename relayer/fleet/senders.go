@@ -27,7 +27,7 @@ type Sender struct {
 	// OldestAge is that of the oldest command that could be on its way: it has a nonce, or waits
 	// for its first look.
 	OldestAge Age `json:"oldest_age_seconds" db:"-"`
-	// UnsignedAge is that of the oldest command with a nonce but without a signed transaction.
+	// UnsignedAge is that of the oldest command that lacks nothing but a signature.
 	UnsignedAge Age `json:"unsigned_age_seconds" db:"-"`
 	Budget      int `json:"waiting_for_budget"`  // commands beyond the rest of the day's budget
 	Underpriced int `json:"waiting_for_fees"`    // commands whose fee limit is below the chain's current price
@@ -67,7 +67,7 @@ type Command struct {
 	Transaction string     `json:"transaction_hash,omitempty"`
 	Block       int64      `json:"block_number,omitempty"`
 	Received    time.Time  `json:"received_at"`
-	Assigned    *time.Time `json:"assigned_at"` // got its nonce
+	Assigned    *time.Time `json:"assigned_at"` // its turn to be signed came
 	Sent        *time.Time `json:"sent_at"`     // its first transaction was signed and recorded
 	Answered    *time.Time `json:"answered_at"`
 }
@@ -108,19 +108,20 @@ const selectSenders = `
 	       s.max_fee::text,
 	       case when s.spend_day = (now() at time zone 'utc')::date then s.spent_fees else 0 end::text, s.day_fees::text,
 	       case when s.spend_day = (now() at time zone 'utc')::date then s.spent_value else 0 end::text, s.day_value::text,
-	       coalesce(s.checked_block, 0), s.lock_key, s.updated_at, least(f.oldest, w.oldest), f.unsigned
+	       coalesce(s.checked_block, 0), s.lock_key, s.updated_at, least(f.oldest, w.oldest), w.unsigned
 	  from senders s
 	  cross join lateral (
-	       select count(*) as n, min(c.assigned_at) as oldest, min(c.assigned_at) filter (where c.state = 'assigned') as unsigned,
+	       select count(*) as n, min(c.assigned_at) as oldest,
 	              count(*) filter (where c.code = 'underpriced') as underpriced
 	         from commands c
-	        where c.chain_id = s.chain_id and c.sender = s.address and c.state in ('assigned', 'sent')) f
+	        where c.chain_id = s.chain_id and c.sender = s.address and c.state = 'sent') f
 	  cross join lateral (
-	       select count(*) as n, min(o.next_look) filter (where o.state = 'accepted' and o.next_look <= now()) as oldest,
+	       select count(*) as n, min(o.next_look) filter (where o.code = '' and o.next_look <= now()) as oldest,
+	              min(o.assigned_at) filter (where o.code = 'signer') as unsigned,
 	              count(*) filter (where o.code = 'underpriced') as underpriced, count(*) filter (where o.code = 'budget') as budget,
 	              count(*) filter (where o.code = 'balance') as unfunded
-	         from (select state, code, next_look from commands c
-	                where c.chain_id = s.chain_id and c.sender = s.address and c.state in ('accepted', 'held')
+	         from (select code, next_look, assigned_at from commands c
+	                where c.chain_id = s.chain_id and c.sender = s.address and c.state = 'accepted'
 	                order by next_look limit $2) o) w
 	 where s.chain_id = $1
 	 order by s.name, s.address`

@@ -40,7 +40,7 @@ func (w *world) command(sender string, id byte, state, code, age string, nonce a
 	w.Exec(`insert into commands (chain_id, command_id, sender, kind, escrow, effect, requester, message,
 		max_fee, expires_at, state, code, nonce, assigned_at, next_look, received_at)
 		values ($1, '0x' || repeat($2::text, 64), $3, 'approve', '0x' || repeat('e', 40), $2::text, 'keeper', '{}',
-			100, now() + interval '1 hour', $4, $5, $6, case when $6::bigint is null then null else now() - $7::interval end,
+			100, now() + interval '1 hour', $4, $5, $6, case when $6::bigint is null and $5 <> 'signer' then null else now() - $7::interval end,
 			now() - $7::interval, now() - $7::interval)`,
 		chain, string(id), sender, state, code, nonce, age)
 }
@@ -58,10 +58,10 @@ func TestSenders(t *testing.T) {
 	w.Exec(`update senders set spend_day = (now() at time zone 'utc')::date, spent_fees = 6, balance = 1000
 		where address = $1`, halted)
 
-	w.command(busy, '1', "assigned", "", "6 minutes", 5)
+	w.command(busy, '1', "accepted", "signer", "6 minutes", nil)
 	w.command(busy, '2', "sent", "underpriced", "40 minutes", 6)
-	w.command(busy, '3', "held", "budget", "50 minutes", nil)
-	w.command(busy, '4', "held", "balance", "50 minutes", nil)
+	w.command(busy, '3', "accepted", "budget", "50 minutes", nil)
+	w.command(busy, '4', "accepted", "balance", "50 minutes", nil)
 	w.command(busy, '5', "accepted", "", "-50 minutes", nil)
 	w.Exec(`insert into replies (chain_id, command_id, state, code, body, created_at)
 		values ($1, '', 'done', '', '{}', now() - interval '4 minutes'),
@@ -74,7 +74,7 @@ func TestSenders(t *testing.T) {
 	s := f.Senders[0]
 	require.Equal(t, busy, s.Address)
 	require.True(t, s.Served)
-	require.Equal(t, []int{2, 3, 1, 1, 1}, []int{s.InFlight, s.Waiting, s.Budget, s.Underpriced, s.Unfunded})
+	require.Equal(t, []int{1, 4, 1, 1, 1}, []int{s.InFlight, s.Waiting, s.Budget, s.Underpriced, s.Unfunded})
 	require.InDelta(t, 2400, s.OldestAge.Seconds(), 60, "held ones wait for their reason")
 	require.InDelta(t, 360, s.UnsignedAge.Seconds(), 60)
 	require.Equal(t, "0", s.SpentFees, "of yesterday")
@@ -87,7 +87,7 @@ func TestSenders(t *testing.T) {
 	require.Len(t, f.Commands, 5)
 	require.Equal(t, "accepted", f.Commands[0].State, "the newest first")
 	require.Nil(t, f.Commands[0].Nonce)
-	require.EqualValues(t, 5, *f.Commands[4].Nonce)
+	require.EqualValues(t, 6, *f.Commands[3].Nonce)
 	require.EqualValues(t, 2, f.Replies.Messages)
 	require.InDelta(t, 240, f.Replies.OldestAge.Seconds(), 60)
 	require.Equal(t, []string{fleet.HaltedSender, fleet.UnsignedCommand, fleet.OldCommand, fleet.LowBalanceOf},

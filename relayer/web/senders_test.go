@@ -39,7 +39,7 @@ func (w *world) commands(session *testfleet.Session) {
 			(2, 'release', 'done_late', '', '', true, true, true, interval '8 minutes'),
 			(3, 'create', 'reverted', 'would_revert', 'AlreadyApproved', true, true, true, interval '7 minutes'),
 			(4, 'approve', 'refused', 'conflict', 'another command was first', false, true, false, interval '6 minutes'),
-			(5, 'refund', 'held', 'would_revert', 'TooEarly', false, false, false, interval '5 minutes'),
+			(5, 'refund', 'accepted', 'would_revert', 'TooEarly', false, false, false, interval '5 minutes'),
 			(6, 'approve', 'sent', 'underpriced', 'the fee cap is reached', true, false, false, interval '4 minutes'),
 			(7, 'approve', 'accepted', '', '', false, false, false, interval '3 seconds')
 		) as v (n, kind, state, code, detail, nonced, answered, mined, came)`, testChain)

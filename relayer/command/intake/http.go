@@ -179,7 +179,7 @@ func status(v Verdict) int {
 		return http.StatusUnauthorized
 	case command.CodeForeign, command.CodeNotAllowed:
 		return http.StatusForbidden
-	case command.CodeTooOften:
+	case command.CodeTooMany:
 		return http.StatusTooManyRequests
 	}
 

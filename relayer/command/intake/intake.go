@@ -46,7 +46,7 @@ type Config struct {
 	// Run dismisses what is left so long after it expired by its sender's owner, if it has one; 0 means 60 s.
 	DismissAfter time.Duration
 	DismissEvery time.Duration    // how often Run looks for it; 0 means 30 s
-	Now          func() time.Time // the clock of the requesters' rates; nil: time.Now
+	Now          func() time.Time // by which a command may expire; nil: time.Now
 }
 
 // Metrics of what comes in.
@@ -60,7 +60,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		Name: "relayer_commands_taken_total", Help: "Commands that came in, by what became of them at once.",
 	}, []string{"outcome"})}
 	for _, o := range []string{"accepted", "known", command.CodeMalformed, command.CodeTooLarge, command.CodeForeign,
-		command.CodeSignature, command.CodeNotAllowed, command.CodeTooOften, command.CodeExpired,
+		command.CodeSignature, command.CodeNotAllowed, command.CodeTooMany, command.CodeExpired,
 		command.CodeConflict} {
 		m.taken.WithLabelValues(o)
 	}
@@ -89,7 +89,8 @@ func New(cfg Config) (*Intake, error) {
 		cfg.Now = time.Now
 	}
 
-	return &Intake{cfg: cfg, store: &store{db: cfg.DB, chainID: cfg.ChainID}, queue: make(chan *batch)}, nil
+	return &Intake{cfg: cfg, store: &store{db: cfg.DB, chainID: cfg.ChainID, policy: cfg.Policy,
+		room: map[common.Address]room{}}, queue: make(chan *batch)}, nil
 }
 
 // candidate is a command on its way into the database.
@@ -218,12 +219,12 @@ func (i *Intake) verify(ctx context.Context, raw json.RawMessage) (*candidate, c
 	}
 
 	refusal := i.cfg.Policy.Refuses(requester, &signed.Command)
-	switch {
-	case !i.cfg.Policy.knows(requester):
+	if !i.cfg.Policy.knows(requester) {
 		return refuse(command.CodeNotAllowed, refusal)
-	case !i.cfg.Policy.spend(requester, i.cfg.Now()):
-		return refuse(command.CodeTooOften, "this requester has sent more commands than its per_minute in the policy: "+
-			"it is not stored, and may be sent again")
+	}
+
+	if latest := i.cfg.Now().Add(maxLife).Unix(); refusal == "" && int64(signed.ExpiresAt) > latest {
+		refusal = fmt.Sprintf("expires_at may be at most %d: a week ahead", latest)
 	}
 
 	follows, err := i.follows(ctx, signed.Factory)

@@ -13,7 +13,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -92,7 +91,7 @@ func (f *fixture) openWith(cfg intake.Config) *intake.Intake {
 func (f *fixture) make(cfg intake.Config) *intake.Intake {
 	if cfg.Policy == nil {
 		policy, err := intake.ParsePolicy(fmt.Appendf(nil,
-			`{"requesters":[{"address":%q,"allow":[{"sender":%q,"kinds":["approve","release"],"max_fee":"1000"}]}]}`,
+			`{"requesters":[{"address":%q,"max_open":100000,"allow":[{"sender":%q,"kinds":["approve","release"],"max_fee":"1000"}]}]}`,
 			crypto.PubkeyToAddress(f.key.PublicKey), sender))
 		require.NoError(f.t, err)
 		cfg.Policy = policy
@@ -578,6 +577,7 @@ func TestConflictsAcrossInstances(t *testing.T) {
 	f := setup(t)
 	instances := []*intake.Intake{f.in, f.open(), f.open()}
 	const pairs, rivals = 60, 4
+	expires := uint64(time.Now().Add(6 * 24 * time.Hour).Unix())
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	accepted, winners := map[common.Address]map[string]bool{}, map[string]string{}
@@ -590,7 +590,7 @@ func TestConflictsAcrossInstances(t *testing.T) {
 					c := f.command(func(c *command.Command) {
 						c.Escrow, c.Kind, c.Salt = e, command.Release, common.BigToHash(big.NewInt(int64(r)))
 					})
-					c.ExpiresAt = 4_000_000_000
+					c.ExpiresAt = expires
 					s, err := c.Sign(f.key)
 					if err != nil {
 						t.Error(err)
@@ -980,38 +980,35 @@ func TestPolicyGrants(t *testing.T) {
 	}
 }
 
-// Whoever has a requester's key cannot fill the database: what is too much is answered and leaves nothing, others are
-// served, and after a while so is the requester.
-func TestRequesterSendsTooOften(t *testing.T) {
+// Whoever has a requester's key cannot fill the database, nor have the others wait: what is open is bounded. What is too
+// much is answered and leaves nothing, what is known has its answer, and others are served.
+func TestOpenCommandsAreBounded(t *testing.T) {
 	t.Parallel()
 	f := setup(t)
 	allow := fmt.Sprintf(`"allow":[{"sender":%q,"kinds":["approve","release"],"max_fee":"1000"}]`, sender)
 	policy, err := intake.ParsePolicy(fmt.Appendf(nil,
-		`{"requesters":[{"address":%q,"per_minute":100,%s},{"address":%q,%s}]}`,
+		`{"requesters":[{"address":%q,"max_open":100,%s},{"address":%q,%s}]}`,
 		crypto.PubkeyToAddress(f.key.PublicKey), allow, crypto.PubkeyToAddress(f.stranger.PublicKey), allow))
 	require.NoError(t, err)
-	var now atomic.Int64
-	in := f.openWith(intake.Config{DismissEvery: time.Hour, Policy: policy,
-		Now: func() time.Time { return time.Unix(1_000_000+now.Load(), 0) }})
+	in := f.openWith(intake.Config{DismissEvery: time.Hour, Policy: policy})
 	server := httptest.NewServer(in.Handler())
 	t.Cleanup(server.Close)
-	ask := func(n int) *command.Signed {
-		return f.signed(func(c *command.Command) { c.Escrow = common.BigToAddress(big.NewInt(int64(1000 + n))) })
-	}
-	var minute []*command.Signed
+	var all []*command.Signed
 	for n := range 100 {
-		minute = append(minute, ask(n))
+		all = append(all, f.signed(func(c *command.Command) { c.Escrow = common.BigToAddress(big.NewInt(int64(1000 + n))) }))
 	}
 
-	many, err := http.Post(server.URL+"/commands", "application/json", bytes.NewReader(body(t, minute)))
+	many, err := http.Post(server.URL+"/commands", "application/json", bytes.NewReader(body(t, all)))
 	require.NoError(t, err)
 	require.NoError(t, many.Body.Close())
 	require.Equal(t, 202, many.StatusCode)
-	more := ask(100)
+	more := f.signed(func(c *command.Command) { c.Escrow = common.Address{8} })
 	status, got := post(t, server, body(t, more))
 	require.Equal(t, 429, status)
-	require.Equal(t, command.CodeTooOften, got["code"])
+	require.Equal(t, command.CodeTooMany, got["code"])
 	require.Equal(t, 100, f.rows("commands"))
+	status, got = post(t, server, body(t, all[0]))
+	require.Equal(t, 202, status, "it is known: %v", got)
 	c := f.command(nil)
 	c.Escrow = common.Address{9}
 	other, err := c.Sign(f.stranger)
@@ -1019,8 +1016,29 @@ func TestRequesterSendsTooOften(t *testing.T) {
 	status, got = post(t, server, body(t, other))
 	require.Equal(t, 202, status, "%v", got)
 
-	now.Store(1)
+	_, err = f.db.Exec(t.Context(), `update commands set state = 'cancelled', answered_at = now() where command_id = $1`,
+		all[0].ID().Hex())
+	require.NoError(t, err)
 	status, got = post(t, server, body(t, more))
+	require.Equal(t, 202, status, "%v", got)
+}
+
+// A command lives for a week at most.
+func TestExpiryIsBounded(t *testing.T) {
+	t.Parallel()
+	f := setup(t)
+	server := httptest.NewServer(f.in.Handler())
+	t.Cleanup(server.Close)
+	ask := func(ahead time.Duration) (int, map[string]any) {
+		return post(t, server, body(t, f.signed(func(c *command.Command) {
+			c.ExpiresAt, c.Salt = uint64(time.Now().Add(ahead).Unix()), common.Hash{byte(ahead.Hours())}
+		})))
+	}
+	status, got := ask(7*24*time.Hour + time.Hour)
+	require.Equal(t, 403, status)
+	require.Equal(t, command.CodeNotAllowed, got["code"])
+	require.Contains(t, got["detail"], "a week ahead")
+	status, got = ask(7*24*time.Hour - time.Hour)
 	require.Equal(t, 202, status, "%v", got)
 }
 
@@ -1050,7 +1068,7 @@ func TestPolicy(t *testing.T) {
 		"no fee":   `{"requesters":[{"address":` + a + `,"allow":[{"sender":` + a + `,"kinds":["approve"]}]}]}`,
 		"bad value": `{"requesters":[{"address":` + a + `,"allow":[{"sender":` + a +
 			`,"kinds":["create"],"max_fee":"1","max_value":"-1"}]}]}`,
-		"too seldom": `{"requesters":[{"address":` + a + `,"per_minute":99,"allow":[{"sender":` + a +
+		"none": `{"requesters":[{"address":` + a + `,"max_open":0,"allow":[{"sender":` + a +
 			`,"kinds":["approve"],"max_fee":"1"}]}]}`,
 		"bad address": `{"requesters":[{"address":"0x12","allow":[]}]}`,
 	} {

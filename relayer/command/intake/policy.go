@@ -12,12 +12,11 @@ import (
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
-	"golang.org/x/time/rate"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/command"
 )
 
-// Policy lists requesters, and what and how often each may ask. It is read once, at start.
+// Policy lists requesters, what each may ask for, and how much at a time. It is read once, at start.
 type Policy struct {
 	requesters map[common.Address]requester
 	senders    map[common.Address]bool // that anybody may ask
@@ -25,15 +24,16 @@ type Policy struct {
 
 type requester struct {
 	grants []grant
-	rate   *rate.Limiter // of this instance; a minute's commands may come at once
+	open   int // commands without a final answer
 }
 
-// defaultPerMinute is how many commands a requester may send to an instance in a minute, unless the policy says
-// otherwise. With fewer than minPerMinute no array of 100 would be taken whole.
-const (
-	defaultPerMinute = 60_000
-	minPerMinute     = 100
-)
+// defaultOpen is how many commands of a requester may be open, unless the policy says otherwise: what waits is looked
+// at again and again.
+const defaultOpen = 1000
+
+// maxLife is how far ahead a command may expire. What is answered can be forgotten once it has expired: the same
+// command is not taken in again.
+const maxLife = 7 * 24 * time.Hour
 
 // grant allows some kinds of commands to one sender, with a value and a fee up to limits.
 type grant struct {
@@ -52,7 +52,7 @@ type policyFile struct {
 		Address common.Address `json:"address"`
 		Allow   []grant        `json:"allow"`
 
-		PerMinute *int `json:"per_minute"` // commands; missing: defaultPerMinute
+		MaxOpen *int `json:"max_open"` // commands; missing: defaultOpen
 	} `json:"requesters"`
 }
 
@@ -102,17 +102,16 @@ func ParsePolicy(content []byte) (*Policy, error) {
 			p.senders[r.Allow[i].Sender] = true
 		}
 
-		perMinute := defaultPerMinute
-		if r.PerMinute != nil {
-			perMinute = *r.PerMinute
+		open := defaultOpen
+		if r.MaxOpen != nil {
+			open = *r.MaxOpen
 		}
 
-		if perMinute < minPerMinute {
-			say("requester %s: per_minute %d must be at least %d", r.Address, perMinute, minPerMinute)
+		if open < 1 {
+			say("requester %s: max_open %d must be at least 1", r.Address, open)
 		}
 
-		limit := rate.NewLimiter(rate.Limit(perMinute)/60, perMinute)
-		p.requesters[r.Address] = requester{r.Allow, limit}
+		p.requesters[r.Address] = requester{r.Allow, open}
 	}
 
 	if err := errors.Join(errs...); err != nil {
@@ -152,11 +151,6 @@ func (g *grant) check(requester common.Address, say func(format string, args ...
 func (p *Policy) knows(requester common.Address) bool {
 	_, ok := p.requesters[requester]
 	return ok
-}
-
-// spend counts a command of a requester that the policy knows. False: it has sent too many.
-func (p *Policy) spend(by common.Address, now time.Time) bool {
-	return p.requesters[by].rate.AllowN(now, 1)
 }
 
 // Refuses says why a requester may not ask for a command; empty: it may.

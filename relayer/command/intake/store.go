@@ -23,6 +23,39 @@ import (
 type store struct {
 	db      *pgxpool.Pool
 	chainID int64
+	policy  *Policy
+	room    map[common.Address]room // of the requesters that were counted lately; of Run's goroutine alone
+}
+
+// room is how many commands of a requester may be stored before its open ones are counted again.
+type room struct {
+	left    int
+	counted time.Time
+}
+
+// countAgain is how long a count is good for: other instances take commands too, and commands are answered.
+const countAgain = 10 * time.Second
+
+const countOpen = `
+	select count(*) from (select from commands where chain_id = @chain and requester = @requester and answered_at is null limit @most) c`
+
+// admit counts a command of a requester that is to be stored. False: it has as many open ones as the policy allows.
+func (s *store) admit(ctx context.Context, tx pgx.Tx, by common.Address) (bool, error) {
+	r := s.room[by]
+	if r.left <= 0 || time.Since(r.counted) > countAgain {
+		most, open := s.policy.requesters[by].open, 0
+		if err := tx.QueryRow(ctx, countOpen, pgx.StrictNamedArgs{"chain": s.chainID, "requester": registry.Text(by),
+			"most": most}).Scan(&open); err != nil {
+			return false, err
+		}
+
+		r = room{most - open, time.Now()}
+	}
+
+	r.left--
+	s.room[by] = r
+
+	return r.left >= 0, nil
 }
 
 const selectKnown = `select ` + send.AnswerColumns + `
@@ -64,8 +97,7 @@ const insertCommands = `
 	       select case when c.refusal <> '' then 'not_allowed' when k.command_id = c.id then ''
 	                   when c.expires <= clock_timestamp() then 'expired' when w.command_id is null then 'conflict' else '' end as why) y
 	 cross join lateral (
-	       select case when y.why = 'expired' then 'expired' when y.why <> '' then 'refused'
-	                   when c.not_before > now() then 'held' else 'accepted' end as state,
+	       select case when y.why = 'expired' then 'expired' when y.why <> '' then 'refused' else 'accepted' end as state,
 	              case when y.why = '' and c.not_before > now() then 'not_before' else y.why end as code) v
 	 order by c.id
 	on conflict do nothing
@@ -108,17 +140,38 @@ func (s *store) acceptIn(ctx context.Context, tx pgx.Tx, all []*candidate) error
 
 	known := make(map[string]bool, len(ids))
 	fresh := make([]candidate, 0, len(ids))
+	var replies []command.Answer
 	for _, id := range ids {
 		_, known[id] = answers[id]
-		if !known[id] {
-			fresh = append(fresh, *byID[id])
+		if known[id] {
+			continue
+		}
+
+		c := byID[id]
+		ok, err := s.admit(ctx, tx, c.requester)
+		if err != nil {
+			return err
+		}
+
+		if ok {
+			fresh = append(fresh, *c)
+			continue
+		}
+
+		answers[id] = command.Answer{CommandID: id, State: command.Refused, Code: command.CodeTooMany, Kind: c.signed.Kind,
+			Reference: c.signed.Reference, ReplyTo: c.signed.ReplyTo,
+			Detail: "this requester has as many open commands as its max_open in the policy: it is not stored, and may be sent again"}
+		if c.topic {
+			replies = append(replies, answers[id])
 		}
 	}
 
-	replies, err := s.storeFresh(ctx, tx, fresh, answers)
+	stored, err := s.storeFresh(ctx, tx, fresh, answers)
 	if err != nil {
 		return err
 	}
+
+	replies = append(replies, stored...)
 
 	for _, c := range all {
 		a, ok := answers[c.id]
@@ -219,7 +272,7 @@ func (s *store) insert(ctx context.Context, tx pgx.Tx, fresh []candidate) ([]com
 // costs gas.
 const cancelUnsigned = `
 	update commands set cancel_requested = true
-	 where chain_id = $1 and command_id = $2 and requester = $3 and state in ('accepted', 'held')`
+	 where chain_id = $1 and command_id = $2 and requester = $3 and state = 'accepted'`
 
 // cancel gives a command up for its requester, the signer of c in the command's domain: that of its factory.
 // ErrSignature: c is unsigned.

@@ -19,17 +19,17 @@ import (
 const lookAhead = 16
 
 // room is how many commands may get nonces now.
-func (r *round) room(account *account, flights []*flight) int {
+func (r *round) room() int {
 	limit := r.cfg.Limits.MaxInFlight
 	if r.sight.look.Delegated {
 		limit = 1
 	}
 
-	if !account.ready(r.sight.look) {
+	if !r.account.ready(r.sight.look) {
 		return 0
 	}
 
-	for _, f := range flights {
+	for _, f := range r.flights {
 		if r.open(f) {
 			limit--
 		}
@@ -38,13 +38,10 @@ func (r *round) room(account *account, flights []*flight) int {
 	return max(limit, 0)
 }
 
-// open reports whether no block has a command's nonce: it takes a place in the pools.
-func (r *round) open(f *flight) bool { return f.Nonce >= r.sight.look.Latest }
-
 // admit takes waiting commands while there is room: what is done already or impossible is
-// answered, what cannot be sent yet is held, the others get nonces, are signed and sent. It says
+// answered, what cannot be sent yet is held, the others are signed, get their nonces and are sent. It says
 // whether there may be more to do at once.
-func (r *round) admit(ctx context.Context, room int, flights []*flight) (more bool, err error) {
+func (r *round) admit(ctx context.Context, room int) (more bool, err error) {
 	if room == 0 {
 		return false, nil
 	}
@@ -64,9 +61,12 @@ func (r *round) admit(ctx context.Context, room int, flights []*flight) (more bo
 		return false, err
 	}
 
-	t := &triage{shared: r.shared, target: r.sight.target, fees: fees, funds: new(big.Int).Set(r.sight.look.Balance),
-		room: room}
-	for _, f := range flights {
+	t := &triage{shared: r.shared, target: r.sight.target, fees: fees, room: room,
+		funds:    new(big.Int).Set(r.sight.look.Balance),
+		dayFees:  new(big.Int).Sub(r.cfg.Limits.DayFees, r.account.SpentFees.Int),
+		dayValue: new(big.Int).Sub(r.cfg.Limits.DayValue, r.account.SpentValue.Int),
+	}
+	for _, f := range r.flights {
 		if r.open(f) { // what is mined has left the balance
 			t.funds.Sub(t.funds, r.exposure(f))
 		}
@@ -80,17 +80,37 @@ func (r *round) admit(ctx context.Context, room int, flights []*flight) (more bo
 		return false, err
 	}
 
-	if err := r.store.hold(ctx, t.holds); err != nil {
+	more = len(all) == room+lookAhead
+	fresh := r.signAll(ctx, t)
+	if err := r.store.hold(ctx, t.holds); err != nil || len(fresh) == 0 {
+		return more, err
+	}
+
+	stored, err := r.store.launch(ctx, fresh, r.sight.head, r.cfg.Limits, r.sight.look)
+	if err != nil {
 		return false, err
 	}
 
-	if len(t.picks) > 0 {
-		if err := r.launch(ctx, t.picks); err != nil {
-			return false, err
+	r.launched = len(stored) > 0
+
+	return more || len(stored) < len(fresh), r.broadcast(ctx, stored)
+}
+
+// signAll signs what was picked for the nonces that are next. From the first signature that fails on the commands wait.
+func (r *round) signAll(ctx context.Context, t *triage) (fresh []signed) {
+	for _, p := range t.picks {
+		if !r.unsigned {
+			f := &flight{request: p.request, Nonce: *r.account.NextNonce + uint64(len(fresh)), Gas: p.gas}
+			if x, err := r.sign(ctx, f, p.call, p.gas, p.fee); err == nil {
+				fresh = append(fresh, x)
+				continue
+			}
 		}
+
+		t.hold(p.waiting, command.CodeSigner, "the signer of the sender's account does not sign now")
 	}
 
-	return len(all) == room+lookAhead, nil
+	return fresh
 }
 
 // exposure is what the newest attempt may take out of the account.
@@ -108,31 +128,12 @@ func (r *round) exposure(f *flight) *big.Int {
 	return sum
 }
 
-// launch gives nonces to commands (T1), and signs, stores (T2) and broadcasts them.
-func (r *round) launch(ctx context.Context, picks []pick) error {
-	overBudget, given, err := r.store.assign(ctx, picks, r.cfg.Limits, r.sight.look)
-	if err != nil {
-		return err
-	}
-
-	holds := make([]hold, len(overBudget))
-	for i, p := range overBudget {
-		holds[i] = hold{p.id, command.CodeBudget, "the sender's budget of the day is used up", time.Minute}
-		r.cfg.Metrics.budget.WithLabelValues(r.cfg.Name).Inc()
-	}
-
-	if err := r.store.hold(ctx, holds); err != nil || given == 0 {
-		return err
-	}
-
-	_, flights, err := r.store.load(ctx)
-	if err != nil {
-		return err
-	}
-
-	r.launched = true
-
-	return r.advance(ctx, slices.DeleteFunc(flights, func(f *flight) bool { return f.newest() != nil }))
+// pick is a command that may get the next nonce, and the transaction that it asks for.
+type pick struct {
+	*waiting
+	call Call
+	gas  uint64
+	fee  price
 }
 
 // triage sorts waiting commands by what is to be done with them.
@@ -143,10 +144,11 @@ type triage struct {
 	room   int
 
 	// What has been decided so far: one goroutine fills all of it.
-	funds   *big.Int // what the account has beyond what is under way and picked
-	endings []ending
-	holds   []hold
-	picks   []pick
+	funds             *big.Int // what the account has beyond what is under way and picked
+	dayFees, dayValue *big.Int // what of the day's limits is left
+	endings           []ending
+	holds             []hold
+	picks             []pick
 }
 
 // sort asks the database first, and the chain for the rest.
@@ -154,10 +156,6 @@ func (t *triage) sort(ctx context.Context, all []*waiting) error {
 	var try []*waiting
 	var calls []Call
 	for _, w := range all {
-		if w.Expired || w.CancelRequested { // answered at the next round
-			continue
-		}
-
 		message, refused := t.permit(&w.request)
 		if refused != nil {
 			t.refuse(w, refused.code, refused.detail)
@@ -165,7 +163,7 @@ func (t *triage) sort(ctx context.Context, all []*waiting) error {
 		}
 
 		if int64(message.NotBefore) > w.Now.Unix() {
-			t.hold(w, command.CodeNotYet, "")
+			t.holdUntil(w, time.Unix(int64(message.NotBefore), 0), w.Now, "not_before has not come")
 			continue
 		}
 
@@ -194,6 +192,9 @@ func (t *triage) sort(ctx context.Context, all []*waiting) error {
 			return fmt.Errorf("encode the call of command %s: %w", w.CommandID, err)
 		}
 
+		fee := t.fees.first()
+		c.Cap, c.Tip = fee.Cap, fee.Tip
+
 		if len(try) < t.room+lookAhead/2 {
 			try, calls = append(try, w), append(calls, c)
 		}
@@ -209,7 +210,7 @@ func (t *triage) sort(ctx context.Context, all []*waiting) error {
 	}
 
 	for i, w := range try {
-		t.tried(w, results[i])
+		t.tried(w, calls[i], results[i])
 	}
 
 	return nil
@@ -258,6 +259,9 @@ func (t *triage) known(w *waiting, args *command.CreateArgs) bool {
 	case w.Kind != command.Create && !w.Registered:
 		t.hold(w, command.CodeUnknownEscrow, "the factory has deployed no such escrow in a final block")
 		return true
+	case w.Kind == command.Release && w.ReleaseTime > t.target.Time && t.target.Time > 0:
+		t.holdUntil(w, time.Unix(w.ReleaseTime, 0), time.Unix(t.target.Time, 0), "the escrow's release time has not come")
+		return true
 	default:
 		return false
 	}
@@ -268,7 +272,7 @@ func (t *triage) known(w *waiting, args *command.CreateArgs) bool {
 }
 
 // tried decides what a simulation decides.
-func (t *triage) tried(w *waiting, r Simulation) {
+func (t *triage) tried(w *waiting, c Call, r Simulation) {
 	if r.Reverts != nil {
 		t.reverts(w, r.Reverts, r.AtHead)
 		return
@@ -286,19 +290,27 @@ func (t *triage) tried(w *waiting, r Simulation) {
 		return
 	}
 
-	gas := gasLimit(w.Kind, r.Gas)
-	worst := t.fees.first().worst(gas)
+	// What the chain asks for now has to fit; beyond that the first offer is as high as it may be.
+	gas, budget := gasLimit(w.Kind, r.Gas), t.budget(w.MaxFee.Int)
+	fee, least := t.fees.first().within(gas, budget), t.fees.least().worst(gas)
+	worst := fee.worst(gas)
 	need := new(big.Int).Add(worst, w.Value.Int)
 	switch {
-	case worst.Cmp(t.budget(w.MaxFee.Int)) > 0:
-		t.hold(w, command.CodeUnderpriced, fmt.Sprintf("the chain asks for up to %s wei", worst))
+	case least.Cmp(budget) > 0:
+		t.hold(w, command.CodeUnderpriced, fmt.Sprintf("the chain asks for %s wei now, %d gas at %s wei each, and %s is the "+
+			"most that may be paid", least, gas, t.fees.least().Cap, budget))
 		t.cfg.Metrics.underpriced.WithLabelValues(t.cfg.Name).Inc()
 	case need.Cmp(t.funds) > 0:
 		t.hold(w, command.CodeBalance, fmt.Sprintf("the sender's account lacks up to %s wei",
 			new(big.Int).Sub(need, t.funds)))
+	case worst.Cmp(t.dayFees) > 0 || w.Value.Cmp(t.dayValue) > 0:
+		t.hold(w, command.CodeBudget, "the sender's budget of the day is used up")
+		t.cfg.Metrics.budget.WithLabelValues(t.cfg.Name).Inc()
 	case len(t.picks) < t.room:
 		t.funds.Sub(t.funds, need)
-		t.picks = append(t.picks, pick{id: w.CommandID, gas: gas, worst: worst, value: w.Value.Int})
+		t.dayFees.Sub(t.dayFees, worst)
+		t.dayValue.Sub(t.dayValue, w.Value.Int)
+		t.picks = append(t.picks, pick{waiting: w, call: c, gas: gas, fee: fee})
 	}
 }
 
@@ -325,18 +337,24 @@ func gasLimit(kind command.Kind, estimate uint64) uint64 {
 	return min(estimate+estimate/4+extra, 1<<24)
 }
 
-// Pauses between two looks at a held command: they double from a second.
+// Pauses between two looks at a command that has to wait: they double from a second.
 const (
-	maxPause    = time.Minute
-	maxPauseNew = 15 * time.Second // for an escrow that may become final any moment
+	maxPause      = time.Minute
+	maxPauseSoon  = 15 * time.Second // for what may change any moment: an escrow becomes final, a signer answers
+	maxPauseKnown = time.Hour        // for a time that is known
 )
 
 func (t *triage) hold(w *waiting, code, detail string) {
 	most := maxPause
-	if code == command.CodeUnknownEscrow {
-		most = maxPauseNew
+	if code == command.CodeUnknownEscrow || code == command.CodeSigner {
+		most = maxPauseSoon
 	}
 
-	pause := min(time.Second<<min(w.Holds, 20), most)
-	t.holds = append(t.holds, hold{w.CommandID, code, detail, pause})
+	t.holds = append(t.holds, hold{w.CommandID, code, detail, min(time.Second<<min(w.Holds, 20), most)})
+}
+
+// holdUntil has a command wait for a time, as of now by the same clock.
+func (t *triage) holdUntil(w *waiting, at, now time.Time, detail string) {
+	t.holds = append(t.holds, hold{w.CommandID, command.CodeNotYet, detail,
+		min(max(at.Sub(now), time.Second), maxPauseKnown)})
 }

@@ -8,9 +8,9 @@ import (
 	"log/slog"
 	"math/big"
 	"slices"
-	"strings"
 	"time"
 
+	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/params"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/command"
@@ -20,54 +20,57 @@ import (
 // round is one round's work on commands, by the view and the sight with which it began.
 type round struct {
 	shared
-	view   View
-	sight  sight
-	resend bool             // recorded bytes are to go out again
-	heard  *logging.Repeats // why signatures failed
+	view    View
+	sight   sight
+	account *account
+	flights []*flight
+	out     map[common.Hash]departure // the tenure's
+	heard   *logging.Repeats          // why signatures failed
 
 	unsigned bool // a signature failed: no other one is asked for
 	launched bool // commands got nonces
 }
 
-// advance takes every command that has a nonce a step further: signs, replaces, voids, broadcasts
-// again. After the first signature that fails it stops signing: if it waited for each of many,
-// answers and broadcasts would wait too.
-func (r *round) advance(ctx context.Context, flights []*flight) error {
-	open := flights[:0:0]
-	for _, f := range flights {
-		if f.Nonce >= r.sight.look.Latest { // the others are mined: their time comes
-			open = append(open, f)
-		}
-	}
+// departure is when bytes left this process for the last time.
+type departure struct {
+	head uint64
+	at   time.Time
+}
 
-	var again []signed // recorded bytes
-	var fresh []signed
-	for _, f := range open {
-		plan, err := r.plan(ctx, f)
+// open reports whether no block has a command's nonce: it takes a place in the pools.
+func (r *round) open(f *flight) bool { return f.Nonce >= r.sight.look.Latest }
+
+// advance takes every command that has a nonce a step further: replaces, voids, broadcasts again. After the
+// first signature that fails it stops signing: if it waited for each of many, answers and broadcasts would wait too.
+func (r *round) advance(ctx context.Context) error {
+	var again, fresh []signed // recorded bytes, and new ones
+	for _, f := range r.flights {
+		if !r.open(f) { // it is mined: its time comes
+			continue
+		}
+
+		plan, why, err := r.plan(ctx, f)
 		if err != nil {
 			return err
 		}
 
-		switch {
-		case plan == doNothing:
-		case plan != doBroadcast && r.cfg.Signer == nil: // nothing is signed: the bytes that there are have to do
-			if f.newest() != nil && !f.CancelRequested && !f.Expired {
-				again = append(again, signed{f: f, attempt: *f.newest()})
-			}
-		case plan == doBroadcast:
-			again = append(again, signed{f: f, attempt: *f.newest()})
-		case r.unsigned:
-		default:
-			x, err := r.renew(ctx, f, plan)
+		if plan > doBroadcast && !r.unsigned && r.cfg.Signer != nil {
+			x, err := r.renew(ctx, f, plan, why)
 			switch {
-			case errors.Is(err, errCap):
-				again = append(again, signed{f: f, attempt: *f.newest()})
-			case errors.Is(err, errUnsigned):
-			case err != nil:
-				return err
-			default:
+			case err == nil:
 				fresh = append(fresh, x)
+				continue
+			case errors.Is(err, errUnsigned):
+				continue
+			case !errors.Is(err, errCap):
+				return err
 			}
+		}
+
+		// Without a signer the bytes that there are have to do.
+		if newest := f.newest(); newest != nil && plan != doNothing &&
+			(r.cfg.Signer != nil || !f.CancelRequested && !f.Expired) {
+			again = append(again, signed{f: f, attempt: *newest})
 		}
 	}
 
@@ -92,25 +95,7 @@ func (r *round) advance(ctx context.Context, flights []*flight) error {
 		}
 	}
 
-	return r.broadcast(ctx, inOrder(open, again))
-}
-
-// inOrder sorts what is to be broadcast by nonce, and leaves out what is above a nonce for which nothing
-// is signed. A pool would keep it for later, uncounted, so a database that is restored to an earlier
-// time would give its nonce out again unseen (C1).
-func inOrder(open []*flight, all []signed) []signed {
-	slices.SortFunc(all, func(a, b signed) int { return cmp.Compare(a.f.Nonce, b.f.Nonce) })
-	next := 0
-	for _, f := range open {
-		switch {
-		case next < len(all) && all[next].f == f:
-			next++
-		case f.newest() == nil:
-			return all[:next]
-		}
-	}
-
-	return all
+	return r.broadcast(ctx, again)
 }
 
 type action int
@@ -122,36 +107,56 @@ const (
 	doVoid
 )
 
-// plan says what a command with a nonce needs now. Time decides, the database's, as of the load: what is
-// waiting goes out again every few blocks or seconds, the lowest nonce for a higher fee, and a command
-// that has expired or was cancelled is voided. What nodes say is for people.
-func (r *round) plan(ctx context.Context, f *flight) (action, error) {
-	newest := f.newest()
-	giveUp := f.CancelRequested || f.Expired
+// plan says what a command with a nonce needs now, and why if it is given up. Time decides, the database's, as of the
+// load: what is waiting goes out again every few blocks or seconds, the lowest nonce for a higher fee, and a command
+// that has expired or was cancelled, or that cannot pay while others wait behind it, is voided. What nodes say is for
+// people.
+func (r *round) plan(ctx context.Context, f *flight) (action, refusal, error) {
+	newest, why := f.newest(), f.givenUp()
 	switch {
-	case giveUp && !f.voiding():
-		return doVoid, nil
-	case newest == nil:
-		return doCall, nil
-	case r.resend || !newest.Broadcast:
-		return doBroadcast, nil
-	case r.since(newest.BroadcastHead) < r.cfg.BumpBlocks && newest.Silence < r.cfg.ResendEvery:
-		return doNothing, nil
+	case newest == nil: // a release before this one has given it a nonce
+		return doVoid, cmp.Or(why, refusal{command.CodeExpired, "it was not signed in time"}), nil
+	case why.code != "" && !f.voiding():
+		return doVoid, why, nil
+	}
+
+	left, out := r.out[newest.Hash]
+	switch {
+	case !out:
+		return doBroadcast, why, nil
+	case r.since(left.head) < r.cfg.BumpBlocks && time.Since(left.at) < r.cfg.ResendEvery:
+		return doNothing, why, nil
 	case r.since(newest.Head) < r.cfg.BumpBlocks && newest.Age < r.cfg.BumpAfter:
-		return doBroadcast, nil
+		return doBroadcast, why, nil
 	}
 
 	fees, err := r.cfg.Chain.Fees(ctx)
 	switch {
 	case err != nil:
-		return doNothing, err
-	case f.Nonce != r.sight.look.Latest && fees.enough(newest.fee()):
-		return doBroadcast, nil // it waits for the ones below
+		return doNothing, why, err
 	case f.voiding():
-		return doVoid, nil
+		return doVoid, why, nil
+	case f.Nonce != r.sight.look.Latest && fees.enough(newest.fee()):
+		return doBroadcast, why, nil // it waits for the ones below
+	case f.Nonce == r.sight.look.Latest && !r.pays(f, fees) && r.holdsUp(f, fees):
+		return doVoid, refusal{command.CodeUnderpriced, "it could not pay what the chain asks for, and held up others"}, nil
 	}
 
-	return doCall, nil
+	return doCall, why, nil
+}
+
+// pays reports whether a command may cost what its call costs in the next block.
+func (r *round) pays(f *flight, fees Fees) bool {
+	return fees.least().worst(f.Gas).Cmp(r.budget(f.MaxFee.Int)) <= 0
+}
+
+// holdsUp reports whether others can pay and wait for a nonce above, or for a place in flight.
+func (r *round) holdsUp(f *flight, fees Fees) bool {
+	waiting := slices.ContainsFunc(r.flights, func(g *flight) bool {
+		return g.Nonce > f.Nonce && (g.voiding() || r.pays(g, fees))
+	})
+
+	return waiting || r.account.Due && r.room() == 0
 }
 
 // since is how many blocks there have been after a head.
@@ -160,26 +165,85 @@ func (r *round) since(head uint64) uint64 { return r.sight.head - min(head, r.si
 // errUnsigned means that signing failed: the command waits.
 var errUnsigned = errors.New("not signed")
 
-// renew makes the next attempt of a command, as planned. errCap means that its fee is at the cap,
-// errUnsigned that signing failed; both have been told.
-func (r *round) renew(ctx context.Context, f *flight, plan action) (x signed, err error) {
+// renew makes the next attempt of a command, as planned. errCap means that its fee is at the cap, errUnsigned
+// that signing failed; both have been told.
+func (r *round) renew(ctx context.Context, f *flight, plan action, why refusal) (x signed, err error) {
 	fees, err := r.cfg.Chain.Fees(ctx)
 	if err != nil {
 		return x, err
 	}
 
-	var message *command.Signed // nil: a void
+	c, gas := Call{From: r.address, To: r.address, Value: new(big.Int)}, f.Gas // a void
 	if plan == doCall {
-		message = r.permitted(ctx, f)
+		message, refused := r.permit(&f.request)
+		if refused != nil {
+			r.log.ErrorContext(ctx, "a command that has a nonce may not be signed, its nonce is voided",
+				slog.String("command", f.CommandID), slog.Uint64("nonce", f.Nonce), slog.String("code", refused.code),
+				slog.String("detail", refused.detail))
+			plan, why = doVoid, *refused
+		} else if c, err = call(&message.Command); err != nil {
+			return x, fmt.Errorf("encode the call of command %s: %w", f.CommandID, err)
+		}
 	}
 
-	x, err = r.sign(ctx, f, fees, message)
-	switch {
-	case errors.Is(err, errCap):
-		if err := r.underpriced(ctx, f); err != nil {
+	purpose := purposeCall
+	if plan == doVoid {
+		purpose = purposeVoid
+		tried, err := r.cfg.Chain.Simulate(ctx, r.sight.target, []Call{c})
+		if err != nil {
 			return x, err
 		}
-	case err != nil:
+
+		gas = max(params.TxGas, tried[0].Gas)
+	}
+
+	fee, err := r.offer(f, fees, gas, plan)
+	if errors.Is(err, errCap) && !f.voiding() {
+		return x, cmp.Or(r.underpriced(ctx, f), err)
+	}
+
+	if err != nil {
+		return x, err
+	}
+
+	x, err = r.sign(ctx, f, c, gas, fee)
+	x.attempt.Purpose, x.why = purpose, why
+
+	return x, err
+}
+
+// offer is the price of a command's next attempt. What was reserved with the nonce is there whatever the day has cost
+// since. A replacement may ask for more, and gets it if the day's fees allow; so does a void that the reservation
+// does not pay for.
+func (r *round) offer(f *flight, fees Fees, gas uint64, plan action) (price, error) {
+	most := r.budget(f.MaxFee.Int)
+	reserved := smaller(most, f.Reserved.Int)
+	if f.newest() == nil {
+		return fees.first().within(gas, reserved), nil
+	}
+
+	old := f.newest().fee()
+	if plan == doVoid {
+		if fee, err := fees.raise(old, gas, reserved); err == nil {
+			return fee.within(gas, reserved), nil
+		}
+	}
+
+	fee, err := fees.raise(old, gas, most)
+	if err != nil {
+		return price{}, err
+	}
+
+	return fee.within(gas, most), nil
+}
+
+// sign makes the next transaction of a command. errUnsigned means that it failed, which has been told.
+func (r *round) sign(ctx context.Context, f *flight, c Call, gas uint64, fee price) (x signed, err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, r.cfg.SignWithin, fmt.Errorf("no signature within %s", r.cfg.SignWithin))
+	defer cancel()
+	raw, hash, err := build(ctx, r.cfg.Signer, uint64(r.cfg.ChainID), f.Nonce, gas, fee, c)
+	if err != nil {
+		r.unsigned = true
 		r.cfg.Metrics.signErrors.WithLabelValues(r.cfg.Name).Inc()
 		if !r.heard.Lately(err, time.Now(), sayAgain) {
 			r.log.WarnContext(ctx, "signing failed, the command waits", slog.String("command", f.CommandID),
@@ -189,69 +253,8 @@ func (r *round) renew(ctx context.Context, f *flight, plan action) (x signed, er
 		return x, errUnsigned
 	}
 
-	return x, err
-}
-
-// permitted is the message of a command if it may be signed, and nil if its nonce is to be voided.
-func (r *round) permitted(ctx context.Context, f *flight) *command.Signed {
-	message, refused := r.permit(&f.request)
-	if refused != nil {
-		r.log.ErrorContext(ctx, "a command that has a nonce may not be signed, its nonce is voided",
-			slog.String("command", f.CommandID), slog.Uint64("nonce", f.Nonce), slog.String("code", refused.code),
-			slog.String("detail", refused.detail))
-	}
-
-	return message
-}
-
-// sign makes the next attempt for a command: the call that its message asks for, or a void without one.
-func (r *round) sign(ctx context.Context, f *flight, fees Fees, message *command.Signed) (x signed, err error) {
-	var c Call
-	gas, purpose := f.Gas, purposeCall
-	if message == nil {
-		c, purpose = Call{From: r.address, To: r.address, Value: new(big.Int)}, purposeVoid
-		tried, err := r.cfg.Chain.Simulate(ctx, r.sight.target, []Call{c})
-		if err != nil {
-			return x, err
-		}
-
-		gas = max(params.TxGas, tried[0].Gas)
-	} else if c, err = call(&message.Command); err != nil {
-		return x, fmt.Errorf("encode the call of command %s: %w", f.CommandID, err)
-	}
-
-	// What was reserved with the nonce is there whatever the day has cost since. A replacement may ask
-	// for more, and gets it if the day's fees allow.
-	budget, newest := r.budget(f.MaxFee.Int), f.newest()
-	if newest == nil || message == nil {
-		budget = smaller(budget, f.Reserved.Int)
-	}
-
-	fee := fees.first()
-	if newest != nil {
-		fee, err = fees.raise(newest.fee(), gas, budget)
-		if errors.Is(err, errCap) && message == nil { // a void that the reservation does not pay for is a replacement
-			budget = r.budget(f.MaxFee.Int)
-			fee, err = fees.raise(newest.fee(), gas, budget)
-		}
-
-		if err != nil {
-			return x, err
-		}
-	}
-
-	fee = fee.within(gas, budget) // the first attempt, if fees have risen since its nonce was assigned
-
-	ctx, cancel := context.WithTimeoutCause(ctx, r.cfg.SignWithin, fmt.Errorf("no signature within %s", r.cfg.SignWithin))
-	defer cancel()
-	raw, hash, err := build(ctx, r.cfg.Signer, uint64(r.cfg.ChainID), f.Nonce, gas, fee, c)
-	if err != nil {
-		r.unsigned = true
-		return x, err
-	}
-
-	return signed{f: f, worst: fee.worst(gas), attempt: attempt{Number: len(f.Attempts) + 1, Purpose: purpose, Hash: hash,
-		Raw: raw, Gas: gas, FeeCap: wei{fee.Cap}, TipCap: wei{fee.Tip}}}, nil
+	return signed{f: f, worst: fee.worst(gas), attempt: attempt{Number: len(f.Attempts) + 1, Purpose: purposeCall,
+		Hash: hash, Raw: raw, Gas: gas, FeeCap: wei{fee.Cap}, TipCap: wei{fee.Tip}}}, nil
 }
 
 func (r *round) underpriced(ctx context.Context, f *flight) error {
@@ -265,38 +268,32 @@ func (r *round) underpriced(ctx context.Context, f *flight) error {
 	return err
 }
 
-// broadcast sends recorded bytes to every endpoint.
+// broadcast sends recorded bytes to every endpoint, in the order of their nonces.
 func (r *round) broadcast(ctx context.Context, all []signed) error {
 	if len(all) == 0 || !r.cfg.Valid() {
 		return nil
 	}
 
+	slices.SortFunc(all, func(a, b signed) int { return cmp.Compare(a.f.Nonce, b.f.Nonce) })
 	raws := make([][]byte, len(all))
 	for i, x := range all {
 		raws[i] = x.attempt.Raw
 	}
 
 	said := r.cfg.Chain.Broadcast(ctx, raws)
-	results := make([]broadcastResult, len(all))
-	for i, x := range all {
-		results[i] = broadcastResult{nonce: x.f.Nonce, attempt: x.attempt.Number, words: wordsOf(said[i])}
-	}
-
 	r.cfg.Metrics.broadcasts.WithLabelValues(r.cfg.Name).Add(float64(len(all)))
-
-	return r.store.broadcast(ctx, results, r.sight.head)
-}
-
-// wordsOf is what the endpoints said, for people. Empty where one of them was silent: it has the transaction.
-func wordsOf(said []error) string {
-	var all []string
-	for _, err := range said {
-		if err == nil {
-			return ""
+	for i, x := range all {
+		r.out[x.attempt.Hash] = departure{r.sight.head, time.Now()}
+		err := errors.Join(said[i]...)
+		if err == nil || slices.Contains(said[i], nil) {
+			continue
 		}
 
-		all = append(all, err.Error())
+		if !r.heard.Lately(err, time.Now(), sayAgain) {
+			r.log.WarnContext(ctx, "no endpoint took a transaction, it is sent again", slog.String("command", x.f.CommandID),
+				slog.String("tx", x.attempt.Hash.Hex()), slog.Any("err", err))
+		}
 	}
 
-	return storable(strings.Join(all, "; "), 500)
+	return nil
 }

@@ -3,6 +3,7 @@ package send
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/jackc/pgx/v5"
@@ -139,13 +140,27 @@ func (a *auditor) page(ctx context.Context, from, to, final uint64) error {
 	}
 
 	for nonce := from; nonce < to; nonce++ {
-		kind, why := a.compare(byNonce[nonce], receipts, nonce < final)
+		c := byNonce[nonce]
+		kind, why := "", ""
+		if want, ok := outcomeOf(c.of(), receipts); ok {
+			kind, why = a.compare(c, want)
+		} else if nonce < final {
+			kind, why, err = a.unknown(ctx, c, nonce)
+		} else if c != nil && c.Answered {
+			kind, why = FindingDiffering, fmt.Sprintf("it was answered %s, and no final block has a transaction with its nonce",
+				c.State)
+		}
+
+		if err != nil {
+			return err
+		}
+
 		if kind == "" {
 			continue
 		}
 
 		f := Finding{Kind: kind, Sender: registry.Text(a.sender.Address), Nonce: nonce, Why: why}
-		if c := byNonce[nonce]; c != nil {
+		if c != nil {
 			f.Command = c.CommandID
 		}
 
@@ -157,26 +172,19 @@ func (a *auditor) page(ctx context.Context, from, to, final uint64) error {
 	return nil
 }
 
-// compare says what is wrong with one nonce; nothing if kind is empty.
-func (a *auditor) compare(c *audited, receipts map[common.Hash]*Receipt, used bool) (kind, why string) {
+// of is the command of a nonce; one without attempts where it is nobody's.
+func (c *audited) of() *flight {
 	if c == nil {
-		if used {
-			return FindingForeign, "a final block has a transaction that was not signed here"
-		}
-
-		return "", ""
+		return &flight{}
 	}
 
-	want, ok := outcomeOf(&c.flight, receipts)
+	return &c.flight
+}
+
+// compare says what is wrong with a command that has a transaction of its own in a final block; nothing if kind is
+// empty.
+func (a *auditor) compare(c *audited, want ending) (kind, why string) {
 	switch {
-	case !ok && used && c.State != command.Superseded:
-		return FindingForeign, fmt.Sprintf("a final block has a transaction that is none of the %d that were signed for it",
-			len(c.Attempts))
-	case !ok && !used && c.Answered && c.State != command.Superseded:
-		return FindingDiffering, fmt.Sprintf("it was answered %s, and no final block has a transaction with its nonce",
-			c.State)
-	case !ok:
-		return "", ""
 	case !c.Answered && uint64(*want.block) <= a.sender.Checked:
 		return FindingUnanswered, fmt.Sprintf("transaction %s is in block %d, and its sender has read up to block %d",
 			want.tx,
@@ -192,9 +200,35 @@ func (a *auditor) compare(c *audited, receipts map[common.Hash]*Receipt, used bo
 	return "", ""
 }
 
+// unknown says what is wrong with a nonce that is used in a final block, by none of the transactions whose receipts
+// the endpoints have.
+func (a *auditor) unknown(ctx context.Context, c *audited, nonce uint64) (kind, why string, err error) {
+	found, err := a.cfg.Chain.Find(ctx, a.sender.Address, nonce, 0, a.target)
+	switch {
+	case err != nil:
+		return "", "", err
+	case found == nil:
+		return FindingForeign, "a final block has a transaction that was not signed here", nil
+	case slices.Contains(c.of().hashes(), found.Hash):
+		return "", "", fmt.Errorf("no endpoint has the receipt of transaction %s in block %d; name another one in RPC_URLS",
+			found.Hash, found.Block)
+	case c != nil && c.State == command.Superseded && (c.TxHash == "" || // as answered before transactions were named
+		c.TxHash == found.Hash.Hex() && c.BlockHash == found.BlockHash.Hex()):
+		return "", "", nil
+	}
+
+	why = fmt.Sprintf("block %d (%s) has transaction %s, which was not signed here", found.Block, found.BlockHash,
+		found.Hash)
+	if c != nil && c.State == command.Superseded {
+		return FindingDiffering, fmt.Sprintf("it was answered %s; %s", c.State, why), nil
+	}
+
+	return FindingForeign, why, nil
+}
+
 const selectAudited = `
 	select c.nonce, c.command_id, c.kind, bytes(c.escrow) as escrow, coalesce(c.message ->> 'factory', '') as factory, c.expires_at, c.state, c.answered_at is not null as answered,
-	       coalesce(c.tx_hash, '') as tx_hash, coalesce(c.block_hash, '') as block_hash, c.cancel_requested,
+	       coalesce(c.tx_hash, '') as tx_hash, coalesce(c.block_hash, '') as block_hash, c.cancel_requested, c.code, c.detail,
 	       coalesce(array_agg(a.purpose order by a.attempt) filter (where a.attempt is not null), '{}') as purposes,
 	       coalesce(array_agg(a.tx_hash order by a.attempt) filter (where a.attempt is not null), '{}') as hashes
 	  from commands c

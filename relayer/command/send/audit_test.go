@@ -16,9 +16,10 @@ import (
 func (w *world) audit() (map[uint64]string, send.Audited) {
 	w.t.Helper()
 	found := map[uint64]string{}
+	w.findings = map[uint64]send.Finding{}
 	done, err := send.Audit(w.t.Context(), send.AuditConfig{DB: w.db, ChainID: w.node.ChainID().Int64(),
 		Chain: w.nodes}, func(f send.Finding) error {
-		found[f.Nonce] = f.Kind
+		found[f.Nonce], w.findings[f.Nonce] = f.Kind, f
 		return nil
 	})
 	require.NoError(w.t, err)

@@ -49,6 +49,12 @@ type Chain interface {
 	// Receipts are those of the transactions that are in blocks of the branch up to the target; nil for the
 	// others. ErrBranch: the node that answers is on another one. A target without a hash is of any branch.
 	Receipts(ctx context.Context, target Block, hashes []common.Hash) ([]*Receipt, error)
+	// AnyReceipt is Receipts of transactions one of which should be there: no receipt at all is no answer, and the
+	// next node is asked. Where none has one, all are nil.
+	AnyReceipt(ctx context.Context, target Block, hashes []common.Hash) ([]*Receipt, error)
+	// Find is an account's transaction with a nonce, in a block of the branch above `after` and up to the target; nil:
+	// there is none, or it is too far below the target.
+	Find(ctx context.Context, account common.Address, nonce, after uint64, target Block) (*Transaction, error)
 	// Broadcast sends each transaction to every endpoint. The results are by transaction, then by endpoint: what
 	// a node said is for people to read, and nil where it said nothing.
 	Broadcast(ctx context.Context, raws [][]byte) [][]error
@@ -57,9 +63,8 @@ type Chain interface {
 // Look is an account as nodes see it.
 type Look struct {
 	Latest    uint64 // nonce after the newest block
-	Pending   uint64 // nonce after what waits in the pool; 0 where no node tells
-	Unpooled  bool   // no node tells what waits in its pool
-	Doubtful  bool   // it may yet: no nonce is given out
+	Pending   uint64 // nonce after what waits in the pool; 0 where the nodes do not tell, as some never do
+	Silent    bool   // everyone was asked, and a node did not answer
 	Final     uint64 // nonce after the target; 0 if Stateless
 	Stateless bool   // no node has the state after the target any more
 	Balance   *big.Int
@@ -71,6 +76,7 @@ type Call struct {
 	From, To common.Address
 	Data     []byte
 	Value    *big.Int
+	Cap, Tip *big.Int // per gas, as it will be offered: at the head the call is tried for it; nil: for nothing
 }
 
 // Simulation is what a call would do.

@@ -20,10 +20,10 @@ const maxDismissed = 500
 // (its owner ends it or gives it a nonce) is left alone.
 const lockExpired = `
 	with recursive senders as (
-	  (select sender from commands where chain_id = @chain and state in ('accepted', 'held') order by sender limit 1)
+	  (select sender from commands where chain_id = @chain and state = 'accepted' order by sender limit 1)
 	   union all
 	  select (select c.sender from commands c
-	           where c.chain_id = @chain and c.state in ('accepted', 'held') and c.sender > s.sender
+	           where c.chain_id = @chain and c.state = 'accepted' and c.sender > s.sender
 	           order by c.sender limit 1)
 	    from senders s where s.sender is not null
 	)
@@ -31,25 +31,31 @@ const lockExpired = `
 	  from senders s
 	 cross join lateral (
 	       select command_id from commands
-	        where chain_id = @chain and sender = s.sender and state in ('accepted', 'held')
+	        where chain_id = @chain and sender = s.sender and state = 'accepted'
 	          and expires_at <= now() - @after * interval '1 millisecond'
 	        order by expires_at limit @most for no key update skip locked) e
 	 limit @most`
 
-// lockDismissible reads of one sender what expired or was cancelled. Locked rows are left alone.
+// lockDismissible reads of one sender what expired or was cancelled, each by its index. Locked rows are left alone.
 const lockDismissible = `
 	select command_id from commands
-	 where chain_id = @chain and sender = @sender and state in ('accepted', 'held')
-	   and (expires_at <= clock_timestamp() or cancel_requested)
-	 order by seq limit @most for no key update skip locked`
+	 where command_id in (
+	       (select command_id from commands
+	         where chain_id = @chain and sender = @sender and state = 'accepted' and expires_at <= now()
+	         order by expires_at limit @most)
+	        union all
+	       (select command_id from commands
+	         where chain_id = @chain and sender = @sender and state = 'accepted' and cancel_requested limit @most))
+	   and state = 'accepted' limit @most for no key update skip locked`
 
 const setExpired = `
 	update commands c
 	   set state = case when c.cancel_requested then 'cancelled' else 'expired' end,
 	       code = case when c.cancel_requested then 'cancelled' else 'expired' end,
-	       detail = case when c.cancel_requested then '' else 'its time was over before it could be sent' end,
+	       detail = case when c.cancel_requested then '' else 'its time was over before it could be sent' ||
+	                     case when c.code = '' then '' else '; it waited for: ' || concat_ws(', ', c.code, nullif(c.detail, '')) end end,
 	       answered_at = clock_timestamp(), next_look = 'infinity'
-	 where c.command_id = any(@ids) and c.state in ('accepted', 'held')
+	 where c.command_id = any(@ids) and c.state = 'accepted'
 	returning ` + finishedColumns
 
 // DismissExpired answers up to 500 commands that nothing was ever signed for and that expired at least

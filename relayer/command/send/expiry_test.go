@@ -93,7 +93,7 @@ func TestWhatGetsItsNonceIsNotDismissed(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, startSim(t))
 	id := w.accept(w.command(command.Approve, w.escrow(1, 0), nil))
-	g := w.closeGate(`after update on commands for each row when (new.state = 'assigned')`)
+	g := w.closeGate(`after update on commands for each row when (new.state = 'sent')`)
 	w.start(nil)
 	g.awaitWaiting(1) // T1 holds the command's row
 	require.Empty(t, w.dismissExpired(everythingExpired))

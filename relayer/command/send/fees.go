@@ -27,6 +27,15 @@ func (f Fees) first() price {
 	return price{Cap: limit.Add(limit, f.Tip), Tip: new(big.Int).Set(f.Tip)}
 }
 
+// least is the lowest offer that others of the last blocks would not outbid.
+func (f Fees) least() price {
+	if f.Base == nil {
+		return f.first()
+	}
+
+	return price{Cap: new(big.Int).Add(f.Base, f.Tip), Tip: new(big.Int).Set(f.Tip)}
+}
+
 // enough reports whether an offer gets into the next block.
 func (f Fees) enough(p price) bool {
 	if f.Base == nil {

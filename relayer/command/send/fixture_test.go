@@ -16,6 +16,7 @@ import (
 	"github.com/ethereum/go-ethereum/core/types"
 	"github.com/ethereum/go-ethereum/crypto"
 	"github.com/ethereum/go-ethereum/rpc"
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
@@ -38,7 +39,7 @@ const patience = 2 * time.Minute
 const confirmations = 2
 
 // lifetime of a command: each block is a second of the chain's time at least, and a busy machine mines many.
-const lifetime = 30 * 24 * time.Hour
+const lifetime = 6 * 24 * time.Hour
 
 // world is a chain with the contracts, a database, and an intake whose policy allows the requester everything.
 type world struct {
@@ -55,6 +56,7 @@ type world struct {
 	policy    *intake.Policy
 	intake    *intake.Intake
 	salt      int64
+	findings  map[uint64]send.Finding // of the last audit, by nonce
 
 	stopLedger func()
 }
@@ -68,6 +70,7 @@ func newWorld(t *testing.T, node testchain.Node) *world {
 	fleet := testfleet.New(t, node.ChainID().Int64())
 	fleet.Alone(ledgerID, int64(w.contracts.Block), w.contracts.Factory.Hex())
 	w.db = fleet.DB
+	w.watchTransitions()
 	w.stopLedger = w.watch()
 	w.wallet, err = testchain.OpenWallet(t.Context(), node.HTTP(), node.Accounts()[1])
 	require.NoError(t, err)
@@ -234,7 +237,7 @@ func (w *world) take(all ...*command.Signed) []intake.Verdict {
 func (w *world) accept(c *command.Signed) common.Hash {
 	w.t.Helper()
 	v := w.take(c)[0]
-	require.Contains(w.t, []command.State{command.Accepted, command.Held}, v.Answer.State, "%+v", v)
+	require.Equal(w.t, command.Accepted, v.Answer.State, "%+v", v)
 
 	return c.ID()
 }
@@ -331,7 +334,7 @@ func (w *world) awaitHeld(id common.Hash, reason string) {
 	var a command.Answer
 	require.Eventually(w.t, func() bool {
 		a = w.answer(id)
-		if a.State == command.Held && (a.Code == reason || a.Detail == reason) {
+		if a.State == command.Accepted && (a.Code == reason || a.Detail == reason) {
 			return true
 		}
 
@@ -410,8 +413,43 @@ func (w *world) int(sql string, args ...any) (n int) {
 
 func (w *world) exec(sql string, args ...any) {
 	w.t.Helper()
-	_, err := w.db.Exec(w.t.Context(), sql, args...)
-	require.NoError(w.t, err)
+	require.NoError(w.t, pgx.BeginFunc(w.t.Context(), w.db, func(tx pgx.Tx) error {
+		_, err := tx.Exec(w.t.Context(), `select set_config('test.exec', 'on', true)`)
+		if err == nil {
+			_, err = tx.Exec(w.t.Context(), sql, args...)
+		}
+
+		return err
+	}))
+}
+
+// watchTransitions has the test fail at its end if a command got a state that the table of transitions does not allow
+// after the one before, but by exec.
+func (w *world) watchTransitions() {
+	w.t.Helper()
+	var from, to []string
+	for state, all := range command.Transitions {
+		for _, next := range all {
+			from, to = append(from, string(state)), append(to, string(next))
+		}
+	}
+
+	w.exec(`create table wrong_transitions (command_id text, before text, after text)`)
+	w.exec(`create table transitions (before text, after text)`)
+	w.exec(`insert into transitions select * from unnest($1::text[], $2::text[])`, from, to)
+	w.exec(`create function watch_transition() returns trigger language plpgsql as $$ begin
+		insert into wrong_transitions select new.command_id, old.state, new.state
+		 where current_setting('test.exec', true) is distinct from 'on'
+		   and not exists (select from transitions t where t.before = old.state and t.after = new.state);
+		return new; end $$`)
+	w.exec(`create trigger watch_transition before update on commands for each row when (old.state <> new.state)
+		execute function watch_transition()`)
+	w.t.Cleanup(func() {
+		var wrong int
+		err := w.db.QueryRow(context.Background(), `select count(*) from wrong_transitions`).Scan(&wrong)
+		require.NoError(w.t, err)
+		require.Zero(w.t, wrong, "commands got states that the table of transitions does not allow")
+	})
 }
 
 func startSim(t *testing.T) testchain.Node {
@@ -457,8 +495,13 @@ func (w *world) awaitTarget() {
 func (w *world) awaitBroadcast(id common.Hash) {
 	w.t.Helper()
 	require.Eventually(w.t, func() bool {
-		return w.int(`select count(*) from command_attempts where command_id = $1 and first_broadcast is not null`,
-			id.Hex()) > 0
+		var hash string
+		var known map[string]any
+		err := w.db.QueryRow(w.t.Context(), `select coalesce(max(tx_hash), '') from command_attempts where command_id = $1`,
+			id.Hex()).Scan(&hash)
+
+		return err == nil && hash != "" &&
+			w.rpc.CallContext(w.t.Context(), &known, "eth_getTransactionByHash", hash) == nil && known != nil
 	}, patience, 10*time.Millisecond)
 }
 

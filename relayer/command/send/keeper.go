@@ -52,29 +52,37 @@ func (k *Keeper) refuses(c *command.Command) string {
 
 // selectDue finds what is due, as events say that are verified: those that one endpoint has told of, and
 // may have invented, are left out. It is due by the time of the block at which the call is tried before it is
-// sent: a clock that runs ahead of that block would make a command that can only be refused. After a release that came
-// to nothing an escrow is left alone for five minutes, then ten, twenty, up to a month: a payee that refuses ether
-// never takes it.
+// sent: a clock that runs ahead of that block would make a command that can only be refused.
+//
+// A payee that refuses ether never takes it. So after a release that reverts, or would, its payee is left alone, with
+// all its escrows, for five minutes, then ten, twenty, up to a month; after each pause one of them is tried, behind
+// the escrows of payees that have had none.
 const selectDue = `
-	select r.escrow, g.factory
-	  from escrow_records r join escrow_registry g on g.chain_id = r.chain_id and g.address_key = r.escrow_key
-	  join leadership l on l.chain_id = r.chain_id
-	 where r.chain_id = @chain and r.status in ('created', 'approved') and r.approvals_required > 0
-		and r.approvals >= r.approvals_required
-	   and r.release_time <= @now and r.amount >= @min
-	   and r.last_event_block <= l.verified_block
-	   and (cardinality(@payers::text[]) = 0 or lower(r.payer) = any(@payers))
-	   and not exists (select from command_claims k where k.chain_id = r.chain_id and k.escrow = r.escrow
-		and k.effect = 'settle')
-	   and not exists (select from commands c where c.chain_id = r.chain_id and c.escrow = r.escrow
-		and c.requester = 'keeper' and c.answered_at is null)
-	   and not exists (
-	       select from (select count(*) as n, max(c.answered_at) as last from commands c
-	                     where c.chain_id = r.chain_id and c.escrow = r.escrow and c.requester = 'keeper'
-		and c.answered_at is not null) failed
-	        where failed.n > 0 and failed.last + least(interval '5 minutes' * power(2, least(failed.n, 20) - 1),
-	              interval '30 days') > clock_timestamp())
-	 order by r.release_time
+	with tried as (
+	       select r.payee, count(c.answered_at) as n, max(c.answered_at) as last, bool_or(c.answered_at is null) as open
+	         from commands c join escrow_records r on r.chain_id = c.chain_id and r.escrow_key = bytes(c.escrow)
+	        where c.chain_id = @chain and c.sender = @sender and c.requester = 'keeper'
+	          and (c.answered_at is null or c.code = 'would_revert' and c.answered_at > now() - interval '60 days')
+	        group by r.payee
+	), due as (
+	       select r.escrow, g.factory, r.release_time, coalesce(t.n, 0) as n,
+	              row_number() over (partition by r.payee order by r.release_time) as place
+	         from escrow_records r join escrow_registry g on g.chain_id = r.chain_id and g.address_key = r.escrow_key
+	         join leadership l on l.chain_id = r.chain_id
+	         left join tried t on t.payee = r.payee
+	        where r.chain_id = @chain and r.status in ('created', 'approved') and r.approvals_required > 0
+	          and r.approvals >= r.approvals_required and r.release_time <= @now and r.amount >= @min
+	          and r.last_event_block <= l.verified_block
+	          and (cardinality(@payers::text[]) = 0 or lower(r.payer) = any(@payers))
+	          and not exists (select from command_claims k where k.chain_id = r.chain_id and k.escrow = r.escrow
+	                             and k.effect = 'settle')
+	          and not exists (select from commands c where c.chain_id = r.chain_id and c.escrow = r.escrow
+	                             and c.requester = 'keeper' and c.answered_at is null)
+	          and (coalesce(t.n, 0) = 0 or not t.open
+	               and t.last + least(interval '5 minutes' * power(2, least(t.n, 20) - 1), interval '30 days') <= clock_timestamp()))
+	select escrow, factory from due
+	 where n = 0 or place = 1
+	 order by n, release_time
 	 limit @limit`
 
 // dueEscrow is an escrow to be released, and its factory.
@@ -116,10 +124,10 @@ func (k *Keeper) propose(ctx context.Context, s *shared, now int64) error {
 			return err
 		}
 
-		rows, _ := tx.Query(ctx, selectDue, pgx.StrictNamedArgs{
-			"chain": s.cfg.ChainID, "now": now, "min": wei{k.MinAmount}, "limit": limit,
+		rows, _ := tx.Query(ctx, selectDue, s.store.args(pgx.StrictNamedArgs{
+			"now": now, "min": wei{k.MinAmount}, "limit": limit,
 			"payers": column.Of(k.Payers, func(p *common.Address) string { return registry.Text(*p) }),
-		})
+		}))
 		due, err := pgx.CollectRows(rows, pgx.RowToStructByName[dueEscrow])
 		if err != nil {
 			return err

@@ -177,50 +177,29 @@ func (n *Nodes) Latest(ctx context.Context, account common.Address) (uint64, err
 
 // Look is Chain's.
 func (n *Nodes) Look(ctx context.Context, account common.Address, target uint64, everyone bool) (look Look, err error) {
-	g, ctx := errgroup.WithContext(ctx)
-	if everyone {
-		g.Go(func() error { return n.everyNonce(ctx, account, &look.Latest, slices.Max[[]uint64], "latest") })
-		g.Go(func() error {
-			err := n.everyNonce(ctx, account, &look.Pending, slices.Max[[]uint64], "pending")
-			look.Unpooled = errors.Is(err, errNoNonce)
-			if look.Unpooled {
-				return nil
-			}
-
-			return err
-		})
-		g.Go(func() error {
-			err := n.everyNonce(ctx, account, &look.Final, slices.Min[[]uint64], hexutil.Uint64(target))
-			look.Stateless = errors.Is(err, errNoNonce)
-			if look.Stateless {
-				return nil
-			}
-
-			return err
-		})
+	err = n.account(ctx, account, target, everyone, &look)
+	if err == nil && everyone {
+		err = n.everyNonce(ctx, account, target, &look)
 	}
 
-	g.Go(func() error { return n.account(ctx, account, target, everyone, &look) })
-	if err := g.Wait(); err != nil {
+	if err != nil {
 		return look, fmt.Errorf("look at sender %s: %w", account, err)
 	}
 
 	return look, nil
 }
 
-// account reads from one node, in one request, what one node's word is enough for. A node may lack
-// the tag pending, or the state after the target: the rest counts.
+// account reads an account from one node, in one request. A node may lack the tag pending, or the state after the
+// target: the rest counts. The code is asked for with everyone.
 func (n *Nodes) account(ctx context.Context, account common.Address, target uint64, everyone bool, look *Look) error {
 	var balance, latest, pending, final quantity
 	var code hexutil.Bytes
-	questions := []*question{about(&balance, "eth_getBalance", account, "latest")}
 	pool := about(&pending, transactionCount, account, "pending")
 	past := about(&final, transactionCount, account, hexutil.Uint64(target))
+	questions := []*question{about(&balance, "eth_getBalance", account, "latest"),
+		about(&latest, transactionCount, account, "latest"), past, pool}
 	if everyone {
 		questions = append(questions, about(&code, "eth_getCode", account, "latest"))
-	} else {
-		questions = append(questions, about(&latest, transactionCount, account, "latest"),
-			past, pool)
 	}
 
 	if err := n.ask(ctx, questions...); err != nil {
@@ -233,46 +212,41 @@ func (n *Nodes) account(ctx context.Context, account common.Address, target uint
 		}
 	}
 
-	look.Balance = balance.big()
-	if everyone {
-		look.Delegated = len(code) > 0
-	} else {
-		look.Latest, look.Pending, look.Final = latest.uint64(), pending.uint64(), final.uint64()
-		look.Unpooled, look.Stateless = pool.err != nil, past.err != nil
-	}
+	look.Balance, look.Delegated, look.Stateless = balance.big(), len(code) > 0, past.err != nil
+	look.Latest, look.Pending, look.Final = latest.uint64(), pending.uint64(), final.uint64()
 
 	return nil
 }
 
-// errNoNonce means that each node that was asked for a nonce refused to tell it.
-var errNoNonce = errors.New("no node tells the nonce")
+// everyNonce adds what every node that answers says of an account's nonces.
+func (n *Nodes) everyNonce(ctx context.Context, account common.Address, target uint64, look *Look) error {
+	for _, at := range []any{"latest", "pending", hexutil.Uint64(target)} {
+		answers, err := n.caller.CallEach(ctx, transactionCount, account, at)
+		if err != nil {
+			return err
+		}
 
-// everyNonce is what choose makes of an account's nonce at every node that answers.
-func (n *Nodes) everyNonce(ctx context.Context, account common.Address, to *uint64, choose func([]uint64) uint64,
-	at any) error {
-	answers, err := n.caller.CallEach(ctx, transactionCount, account, at)
-	if err != nil {
-		return err
-	}
+		for _, a := range answers {
+			var said quantity
+			if a.Err != nil || json.Unmarshal(a.Result, &said) != nil {
+				look.Silent = look.Silent || at == "latest"
+				continue
+			}
 
-	var known []uint64
-	var errs []error
-	for _, a := range answers {
-		var nonce quantity
-		if a.Err != nil {
-			errs = append(errs, a.Err)
-		} else if err := json.Unmarshal(a.Result, &nonce); err != nil {
-			errs = append(errs, err)
-		} else {
-			known = append(known, nonce.uint64())
+			switch nonce := said.uint64(); at {
+			case "latest":
+				look.Latest = max(look.Latest, nonce)
+			case "pending":
+				look.Pending = max(look.Pending, nonce)
+			default:
+				if look.Stateless || nonce < look.Final {
+					look.Final = nonce
+				}
+
+				look.Stateless = false
+			}
 		}
 	}
-
-	if len(known) == 0 {
-		return fmt.Errorf("%w: %w", errNoNonce, errors.Join(errs...))
-	}
-
-	*to = choose(known)
 
 	return nil
 }
@@ -302,8 +276,7 @@ func (n *Nodes) Simulate(ctx context.Context, target Block, calls []Call) ([]Sim
 func (n *Nodes) simulate(ctx context.Context, target Block, calls []Call, all []Simulation) error {
 	transactions := make([]map[string]any, len(calls))
 	for i, c := range calls {
-		transactions[i] = map[string]any{"from": c.From, "to": c.To, "value": (*hexutil.Big)(c.Value),
-			"data": hexutil.Bytes(c.Data)}
+		transactions[i] = c.transaction()
 	}
 
 	err := n.try(ctx, &target, calls, transactions, all)
@@ -319,7 +292,7 @@ func (n *Nodes) simulate(ctx context.Context, target Block, calls []Call, all []
 	asked := map[int]*question{}
 	for i, s := range all {
 		if !s.NoCode && s.Reverts == nil {
-			asked[i] = about(&gas[i], "eth_estimateGas", transactions[i], "latest")
+			asked[i] = about(&gas[i], "eth_estimateGas", calls[i].priced(), "latest")
 		}
 	}
 
@@ -341,6 +314,24 @@ func (n *Nodes) simulate(ctx context.Context, target Block, calls []Call, all []
 	}
 
 	return nil
+}
+
+// transaction is a call as nodes take it.
+func (c *Call) transaction() map[string]any {
+	return map[string]any{"from": c.From, "to": c.To, "value": (*hexutil.Big)(c.Value), "data": hexutil.Bytes(c.Data)}
+}
+
+// priced is transaction with what will be offered for it: a contract sees what is paid, and may refuse it.
+func (c *Call) priced() map[string]any {
+	tx := c.transaction()
+	switch {
+	case c.Tip != nil:
+		tx["maxFeePerGas"], tx["maxPriorityFeePerGas"] = (*hexutil.Big)(c.Cap), (*hexutil.Big)(c.Tip)
+	case c.Cap != nil:
+		tx["gasPrice"] = (*hexutil.Big)(c.Cap)
+	}
+
+	return tx
 }
 
 // try tries calls at the target, which the node shows in the same batch; nil: at the head.
@@ -490,7 +481,7 @@ const receiptsAtOnce = 49
 // together with the target.
 func (n *Nodes) Receipts(ctx context.Context, target Block, hashes []common.Hash) (all []*Receipt, err error) {
 	for some := range slices.Chunk(hashes, receiptsAtOnce) {
-		more, err := n.receipts(ctx, target, some)
+		more, err := n.receipts(ctx, target, some, false)
 		if err != nil {
 			return nil, fmt.Errorf("read receipts: %w", err)
 		}
@@ -501,13 +492,34 @@ func (n *Nodes) Receipts(ctx context.Context, target Block, hashes []common.Hash
 	return all, nil
 }
 
-func (n *Nodes) receipts(ctx context.Context, target Block, hashes []common.Hash) ([]*Receipt, error) {
+// errNoReceipt means that a node has none of the receipts one of which should be there.
+var errNoReceipt = errors.New("the node has no receipt of any of the transactions")
+
+// AnyReceipt is Chain's.
+func (n *Nodes) AnyReceipt(ctx context.Context, target Block, hashes []common.Hash) ([]*Receipt, error) {
+	all, err := n.receipts(ctx, target, hashes, true)
+	switch {
+	case errors.Is(err, errNoReceipt):
+		return make([]*Receipt, len(hashes)), nil
+	case err != nil:
+		return nil, fmt.Errorf("read receipts: %w", err)
+	}
+
+	return all, nil
+}
+
+// receipts asks for receipts; with some, a node that has none of them is passed over.
+func (n *Nodes) receipts(ctx context.Context, target Block, hashes []common.Hash, some bool) ([]*Receipt, error) {
 	found, questions := make([]*receipt, len(hashes)), make([]*question, len(hashes))
 	for i, hash := range hashes {
 		questions[i] = about(&found[i], "eth_getTransactionReceipt", hash).checked(func() error {
 			r := found[i]
 			if r != nil && (r.TransactionHash != hash || r.BlockNumber == nil || r.Status == nil || r.Status.uint64() > 1) {
 				return fmt.Errorf("the receipt of %s: the answer is not one", hash)
+			}
+
+			if some && i == len(hashes)-1 && !slices.ContainsFunc(found, func(r *receipt) bool { return r != nil }) {
+				return errNoReceipt
 			}
 
 			return nil

@@ -1,6 +1,7 @@
 package send
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -61,10 +62,8 @@ type observer struct {
 	sight
 	missing map[uint64]int // nonces that are final, with no receipt of what was signed: at how many looks
 	unnamed []ending       // what the newest look has shown with an event that the ledger has still to store
-	resend  bool           // recorded bytes are to go out again: after a takeover
 
-	history  []mined   // ascending; the first is that of the target, if there was a look by then
-	unpooled time.Time // since when no node tells what waits in its pool; zero: some do
+	history []mined // ascending; the first is that of the target, if there was a look by then
 }
 
 // watch brings what is known of the chain up to date with as few requests as there is reason for:
@@ -97,8 +96,6 @@ func (o *observer) wantsLook(view View, a *account, flights []*flight) bool {
 	switch {
 	case !o.looked.Ready || a.NextNonce == nil:
 		return true
-	case o.look.Doubtful && a.Now.Sub(o.lookedAt) >= o.cfg.LookEvery:
-		return true
 	case view == o.looked && a.target() == o.target && a.Generation == o.generation:
 		return false
 	case a.Due && a.State == "active", len(o.missing) > 0, len(o.unnamed) > 0, a.Now.Sub(o.lookedAt) >= o.cfg.LookEvery,
@@ -114,41 +111,28 @@ func (o *observer) wantsLook(view View, a *account, flights []*flight) bool {
 
 // observe looks at everything.
 func (o *observer) observe(ctx context.Context, view View, account *account, flights []*flight) error {
-	first := !o.looked.Ready
+	everyone := !o.looked.Ready || account.State == "halted"
 	target := account.target()
-	look, err := o.cfg.Chain.Look(ctx, o.address, target.Number, first)
+	look, err := o.cfg.Chain.Look(ctx, o.address, target.Number, everyone)
 	if err != nil {
 		return err
 	}
 
-	if !first {
-		look.Delegated = o.look.Delegated // is asked for once
-	}
-
-	switch {
-	case !look.Unpooled:
-		o.unpooled = time.Time{}
-	case o.unpooled.IsZero():
-		o.unpooled = account.Now
+	if !everyone {
+		look.Delegated = o.look.Delegated // is asked for with everyone
 	}
 
 	o.final(&look, view.Head, target.Number)
-	look.Doubtful = look.Unpooled && account.Now.Sub(o.unpooled) < o.cfg.PoolPatience
-
-	if account.NextNonce == nil && look.Doubtful {
-		return nil
-	}
-
 	if account.NextNonce == nil {
 		if err := o.store.adoptFirst(ctx, max(look.Latest, look.Pending)); err != nil {
 			return err
 		}
-	} else if err := o.checkForeign(ctx, account, look); err != nil {
+	} else if err := o.checkForeign(ctx, account, look, target); err != nil {
 		return err
 	}
 
 	o.unnamed, o.target, o.generation = nil, target, account.Generation
-	if err := o.settle(ctx, look, flights); err != nil {
+	if err := o.settle(ctx, account, look, flights); err != nil {
 		o.target = Block{} // the next round looks again
 		return err
 	}
@@ -165,38 +149,61 @@ func (o *observer) observe(ctx context.Context, view View, account *account, fli
 	return nil
 }
 
-// checkForeign halts the sender when the chain knows of nonces from elsewhere:
-// the key is used elsewhere, or the database was restored to an earlier time. A node that lies
+// checkForeign halts the sender while the chain knows of nonces from elsewhere: the key is used elsewhere, or the
+// database was restored to an earlier time. Once a final block has the transaction the halt names it, and an operator
+// has to look; before that it ends when every node has answered and none knows such a nonce any more. A node that lies
 // about it can stop the sender, which is all.
-func (o *observer) checkForeign(ctx context.Context, account *account, look Look) error {
-	seen := max(look.Latest, look.Pending)
-	if seen <= *account.NextNonce || account.State == "halted" {
+func (o *observer) checkForeign(ctx context.Context, account *account, look Look, target Block) error {
+	seen, next := max(look.Latest, look.Pending), *account.NextNonce
+	switch {
+	case account.Stranger != "":
+		return nil
+	case seen > next && look.Final > next:
+		found, err := o.cfg.Chain.Find(ctx, o.address, next, account.Checked, target)
+		if err != nil || found != nil {
+			return cmp.Or(err, o.halt(ctx, seen, next, found))
+		}
+	case seen <= next && account.State == "halted" && !look.Silent:
+		o.log.WarnContext(ctx, "sender goes on: no node knows a nonce of its account that was not given out here")
+		return o.store.resume(ctx)
+	}
+
+	if seen <= next || account.State == "halted" {
 		return nil
 	}
 
-	return o.halt(ctx, seen, "the chain knows nonces up to %d, but %d is the next one here: somebody else used the key, "+
-		"or the database was restored to an earlier time", seen-1, *account.NextNonce)
+	return o.halt(ctx, seen, next, nil)
 }
 
-// halt stops the sender, says why, and which nonce may be adopted.
-func (o *observer) halt(ctx context.Context, adopt uint64, why string, args ...any) error {
-	reason := fmt.Sprintf(why, args...) + fmt.Sprintf(". Look at the account in an explorer, then run "+
-		"`escrow-relayer sender adopt-nonce --sender %s --nonce %d`", registry.Text(o.address), adopt)
-	changed, err := o.store.halt(ctx, reason)
+// halt stops the sender, says why, and which nonce may be adopted: `nonce` was used elsewhere, as the transaction
+// that was found tells; nil: the chain knows nonces up to adopt-1, which may end by itself.
+func (o *observer) halt(ctx context.Context, adopt, nonce uint64, found *Transaction) error {
+	why := fmt.Sprintf("the chain knows nonces up to %d, but %d is the next one here: somebody else used the key, "+
+		"or the database was restored to an earlier time", adopt-1, nonce)
+	stranger := ""
+	if found != nil {
+		stranger = found.Hash.Hex()
+		why = fmt.Sprintf("nonce %d is used by transaction %s in block %d (%s), which was not signed here: somebody else "+
+			"used the key, or the database was restored to an earlier time", nonce, stranger, found.Block, found.BlockHash)
+	}
+
+	why += fmt.Sprintf(". Look at the account in an explorer, then run `escrow-relayer sender adopt-nonce --sender %s "+
+		"--nonce %d`", registry.Text(o.address), adopt)
+	changed, err := o.store.halt(ctx, why, stranger)
 	if changed {
-		o.log.ErrorContext(ctx, "sender halted", slog.String("reason", reason))
+		o.log.ErrorContext(ctx, "sender halted", slog.String("reason", why))
 	}
 
 	return err
 }
 
-// patience is how many looks a nonce may be final with no receipt of what was signed for it before
-// the sender halts, or an operator's word that it was used elsewhere counts: nodes index receipts late.
+// patience is at how many looks a nonce may be final with no receipt of what was signed for it before blocks are
+// searched for its transaction: nodes index receipts late.
 const patience = 10
 
-// settle answers the commands with a nonce that is used up in a final block, from the receipt of what was
-// recorded. Without one it waits.
-func (o *observer) settle(ctx context.Context, look Look, flights []*flight) error {
+// settle answers the commands with a nonce that is used up in a final block, by a transaction that has a name: one
+// that was recorded, from its receipt, or somebody else's, which a block shows. Without either it waits.
+func (o *observer) settle(ctx context.Context, account *account, look Look, flights []*flight) error {
 	var used []*flight
 	for _, f := range flights {
 		if f.Nonce < look.Final {
@@ -212,26 +219,36 @@ func (o *observer) settle(ctx context.Context, look Look, flights []*flight) err
 	}
 
 	var endings []ending
-	var lost *flight
 	for _, f := range used {
 		if e, ok := outcomeOf(f, receipts); ok {
-			endings = append(endings, o.explainVoid(e, f))
+			endings = append(endings, e)
 			delete(o.missing, f.Nonce)
-		} else if o.missing[f.Nonce]++; o.missing[f.Nonce] < patience {
+
 			continue
-		} else if f.Abandoned {
-			endings = append(endings, ending{id: f.CommandID, state: command.Superseded, code: command.CodeForeignNonce,
-				detail: fmt.Sprintf("nonce %d was used by a transaction that was not signed here", f.Nonce)})
-		} else if lost == nil {
-			lost = f
 		}
+
+		if o.missing[f.Nonce]++; o.missing[f.Nonce]%patience != 0 {
+			continue
+		}
+
+		found, err := o.cfg.Chain.Find(ctx, o.address, f.Nonce, f.begin(), o.target)
+		if err != nil {
+			return err
+		}
+
+		if found == nil || slices.Contains(f.hashes(), found.Hash) {
+			continue // its receipt will come
+		}
+
+		adopt := max(look.Latest, look.Pending, *account.NextNonce)
+		if err := o.halt(ctx, adopt, f.Nonce, found); err != nil {
+			return err
+		}
+
+		endings = append(endings, supersededBy(f, found))
 	}
 
-	if err := o.answer(ctx, endings); err != nil || lost == nil {
-		return err
-	}
-
-	return o.confirmForeign(ctx, lost)
+	return o.answer(ctx, endings)
 }
 
 // answer ends commands, but for those with an event that the ledger has still to store.
@@ -246,31 +263,4 @@ func (o *observer) answer(ctx context.Context, endings []ending) error {
 	})
 
 	return nil
-}
-
-// explainVoid corrects the reason of a void that looks as if time had run out: a command that may not be signed
-// any more is voided too.
-func (o *observer) explainVoid(e ending, f *flight) ending {
-	if e.code == command.CodeExpired && o.cfg.Signer != nil { // who has no key may have no policy
-		if _, refused := o.permit(&f.request); refused != nil {
-			e.code, e.detail = refused.code, refused.detail
-		}
-	}
-
-	return e
-}
-
-// confirmForeign asks every node before it says that a nonce was used elsewhere.
-func (o *observer) confirmForeign(ctx context.Context, f *flight) error {
-	look, err := o.cfg.Chain.Look(ctx, o.address, o.target.Number, true)
-	if err != nil {
-		return err
-	}
-
-	if o.final(&look, o.head, o.target.Number); f.Nonce >= look.Final {
-		return nil
-	}
-
-	return o.halt(ctx, max(look.Latest, look.Pending), "nonce %d is used up in a final block, but by none of the %d transactions "+
-		"that were signed for command %s: somebody else used the key", f.Nonce, len(f.Attempts), f.CommandID)
 }

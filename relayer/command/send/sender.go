@@ -48,14 +48,10 @@ type Config struct {
 	BumpBlocks  uint64
 	ResendEvery time.Duration
 	BumpAfter   time.Duration
-	// PoolPatience is how long no node may tell what waits in its pool (the tag pending) before the sender goes by
-	// mined blocks alone; 0 means a minute. Some nodes never tell. After a restart of the database from a backup the
-	// pools may have what the database does not know.
-	PoolPatience time.Duration
-	LookEvery    time.Duration // the longest pause between two looks at the account; 0 means 15 s
-	SignWithin   time.Duration // how long one signature may take; 0 means 20 s
-	Log          *slog.Logger
-	Metrics      *Metrics
+	LookEvery   time.Duration // the longest pause between two looks at the account; 0 means 15 s
+	SignWithin  time.Duration // how long one signature may take; 0 means 20 s
+	Log         *slog.Logger
+	Metrics     *Metrics
 }
 
 // Sender is one account with a key in this instance. It remembers nothing: what is known of the chain while
@@ -102,7 +98,6 @@ func (cfg *Config) setDefaults() {
 	cfg.BumpBlocks = cmp.Or(cfg.BumpBlocks, 3)
 	cfg.ResendEvery = cmp.Or(cfg.ResendEvery, 10*time.Second)
 	cfg.BumpAfter = cmp.Or(cfg.BumpAfter, time.Minute)
-	cfg.PoolPatience = cmp.Or(cfg.PoolPatience, time.Minute)
 	cfg.LookEvery = cmp.Or(cfg.LookEvery, 15*time.Second)
 	cfg.SignWithin = cmp.Or(cfg.SignWithin, 20*time.Second)
 	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))

@@ -72,7 +72,7 @@ func own(ctx context.Context, cfg *Config, sender common.Address) (*store, error
 }
 
 const lockSender = `
-	select s.next_nonce, s.wait_final, s.state, clock_timestamp() as now, false as due,
+	select s.next_nonce, s.wait_final, s.state, coalesce(s.stranger, '') as stranger, coalesce(s.checked_block, 0) as checked, clock_timestamp() as now, false as due,
 	       case when s.spend_day = (now() at time zone 'utc')::date then s.spent_fees else 0 end as spent_fees,
 	       case when s.spend_day = (now() at time zone 'utc')::date then s.spent_value else 0 end as spent_value,
 	       coalesce(l.next_block - 1, 0) as ledger_block, coalesce(l.block_hash, '') as ledger_hash,
@@ -154,24 +154,23 @@ func collect[T any](ctx context.Context, db *pgxpool.Pool, what string, scan pgx
 }
 
 const selectFlights = `
-	select ` + requestColumns + `, c.nonce, c.gas, c.cancel_requested, c.abandoned, c.code,
+	select ` + requestColumns + `, c.nonce, c.gas, c.cancel_requested, c.code, c.detail,
 	       c.expires_at <= clock_timestamp() as expired, c.reserved
 	  from commands c
-	 where c.chain_id = @chain and c.sender = @sender and c.state in ('assigned', 'sent')
+	 where c.chain_id = @chain and c.sender = @sender and c.state = 'sent'
 	 order by c.nonce`
 
 const selectAttempts = `
-	select a.nonce, a.attempt, a.purpose, bytes(a.tx_hash) as hash, a.raw, a.gas, a.fee_cap, a.tip_cap, a.first_broadcast is not null as broadcast,
-	       coalesce(a.broadcast_head, 0) as broadcast_head, a.head, clock_timestamp() - a.signed_at as age,
-	       clock_timestamp() - coalesce(a.last_broadcast, a.signed_at) as silence
+	select a.nonce, a.attempt, a.purpose, bytes(a.tx_hash) as hash, a.raw, a.gas, a.fee_cap, a.tip_cap, a.head,
+	       clock_timestamp() - a.signed_at as age
 	  from command_attempts a
 	  join commands c on c.chain_id = a.chain_id and c.sender = a.sender and c.nonce = a.nonce
-	 where c.chain_id = @chain and c.sender = @sender and c.state in ('assigned', 'sent')
+	 where c.chain_id = @chain and c.sender = @sender and c.state = 'sent'
 	 order by a.nonce, a.attempt`
 
 const anyDue = `
 	select exists (select from commands
-	                where chain_id = @chain and sender = @sender and state in ('accepted', 'held') and not cancel_requested
+	                where chain_id = @chain and sender = @sender and state = 'accepted' and not cancel_requested
 	                  and next_look <= clock_timestamp() and expires_at > clock_timestamp())`
 
 // withoutFlush begins a transaction that only locks: its end may stay in memory.
@@ -223,14 +222,25 @@ func (s *store) adoptFirst(ctx context.Context, nonce uint64) error {
 }
 
 const setHalted = `
-	update senders set state = 'halted', reason = @reason, updated_at = now()
-	 where chain_id = @chain and address = @sender and state <> 'halted'`
+	update senders set state = 'halted', reason = @reason, stranger = nullif(@stranger, ''), updated_at = now()
+	 where chain_id = @chain and address = @sender and (state <> 'halted' or stranger is null and @stranger <> '')`
 
-// halt stops the sender until an operator says otherwise.
-func (s *store) halt(ctx context.Context, reason string) (changed bool, err error) {
-	n, err := s.exec(ctx, "halt", setHalted, pgx.StrictNamedArgs{"reason": reason})
+// halt stops the sender. Where it names a stranger's transaction, an operator has to look; else it may end by itself.
+func (s *store) halt(ctx context.Context, reason, stranger string) (changed bool, err error) {
+	n, err := s.exec(ctx, "halt", setHalted, pgx.StrictNamedArgs{"reason": reason, "stranger": stranger})
 
 	return n > 0, err
+}
+
+const setResumed = `
+	update senders set state = 'active', reason = null, updated_at = now()
+	 where chain_id = @chain and address = @sender and state = 'halted' and stranger is null`
+
+// resume ends a halt with a reason that is gone.
+func (s *store) resume(ctx context.Context) error {
+	_, err := s.exec(ctx, "resume", setResumed, nil)
+
+	return err
 }
 
 const setChecked = `
@@ -246,21 +256,38 @@ func (s *store) checked(ctx context.Context, block uint64, balance *big.Int) err
 
 // excludes finds a command u under way that may make c impossible: the last approval releases when the time has
 // come, so an approval and a settlement of one escrow are under way one after the other.
-const excludes = `u.chain_id = c.chain_id and u.escrow = c.escrow and u.state in ('assigned', 'sent')
+const excludes = `u.chain_id = c.chain_id and u.escrow = c.escrow and u.state = 'sent'
 	and (u.effect = 'settle') <> (c.effect = 'settle')`
 
-// selectWaiting reads what is due, oldest first: what expired or was cancelled always, the others
-// when it is their time to be looked at.
+// selectWaiting reads what is due. Requesters take turns: the first command of each, then the second ones. Of a
+// requester the one comes first that has waited longest since it was last looked at, and so do the requesters of a turn.
 const selectWaiting = `
-	select ` + requestColumns + `,
-	       clock_timestamp() as now, c.expires_at <= clock_timestamp() as expired, c.cancel_requested, c.holds,
+	with recursive requesters as (
+	  (select requester from commands where chain_id = @chain and sender = @sender and state = 'accepted' order by requester limit 1)
+	   union all
+	  select (select c.requester from commands c
+	           where c.chain_id = @chain and c.sender = @sender and c.state = 'accepted' and c.requester > q.requester
+	           order by c.requester limit 1)
+	    from requesters q where q.requester is not null
+	), due as (
+	  select d.command_id, d.turn, d.next_look, d.seq
+	    from requesters q
+	   cross join lateral (
+	         select command_id, next_look, seq, row_number() over (order by next_look, seq) as turn from (
+	           select command_id, next_look, seq from commands
+	            where chain_id = @chain and sender = @sender and requester = q.requester and state = 'accepted'
+	              and next_look <= now() and expires_at > now() and not cancel_requested
+	            order by next_look, seq limit @limit) o) d
+	   order by d.turn, d.next_look, d.seq limit @limit)
+	select ` + requestColumns + `, clock_timestamp() as now, c.holds,
 	       g.address is not null as registered, coalesce(r.status, '') as status, coalesce(r.payer, '') as payer, coalesce(r.payee, '') as payee,
-	       coalesce(r.arbiter, '') as arbiter, coalesce(r.amount, 0) as amount, coalesce(r.approvals_required, 0) as required,
+	       coalesce(r.arbiter, '') as arbiter, coalesce(r.amount, 0) as amount, coalesce(r.release_time, 0) as release_time, coalesce(r.approvals_required, 0) as required,
 	       coalesce(r.approvers, '{}') as approvers, coalesce(e.tx, '') as event_tx, coalesce(e.event_type, '') as event_name, e.block_number as event_block, e.block_hash as event_hash,
 	       coalesce((select k.command_id from command_claims k where k.chain_id = c.chain_id and k.escrow = c.escrow and k.effect = c.effect
 	                    and k.command_id <> c.command_id), '') as winner,
 	       coalesce((select min(u.command_id) from commands u where ` + excludes + `), '') as rival
-	  from commands c
+	  from due d
+	  join commands c using (command_id)
 	  left join escrow_registry g on g.chain_id = c.chain_id and g.address_key = bytes(c.escrow) and g.status <> 'orphaned'
 	    and g.factory = lower(c.message ->> 'factory')
 	  left join escrow_records r on r.chain_id = c.chain_id and r.escrow_key = bytes(c.escrow)
@@ -274,10 +301,7 @@ const selectWaiting = `
 	          and (p.event_type = k.effect and (c.kind <> 'approve' or lower(p.args ->> 'approver') = c.sender)
 	               or c.kind <> 'create' and p.event_type in ('EscrowReleased', 'EscrowRefunded'))
 	        order by p.event_type <> k.effect, p.block_number limit 1) e on true
-	 where c.chain_id = @chain and c.sender = @sender and c.state in ('accepted', 'held')
-	   and (c.next_look <= clock_timestamp() or c.expires_at <= clock_timestamp() or c.cancel_requested)
-	 order by c.seq
-	 limit @limit`
+	 order by d.turn, d.next_look, d.seq`
 
 func (s *store) waiting(ctx context.Context, limit int) ([]*waiting, error) {
 	return collect(ctx, s.db, "the waiting commands of sender "+s.sender, pgx.RowToAddrOfStructByName[waiting],
@@ -289,7 +313,7 @@ func (s *store) waiting(ctx context.Context, limit int) ([]*waiting, error) {
 const nextLook = `
 	select least(min(case when @look then least(next_look, expires_at) else expires_at end) - clock_timestamp(), @longest)
 	  from commands
-	 where chain_id = @chain and sender = @sender and state in ('accepted', 'held')`
+	 where chain_id = @chain and sender = @sender and state = 'accepted'`
 
 func (s *store) due(ctx context.Context, look bool, longest time.Duration) (in time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
@@ -308,11 +332,13 @@ type hold struct {
 	pause            time.Duration
 }
 
+// setHeld notes why commands wait. The first time that a signature is all that one lacks is its turn.
 const setHeld = `
 	update commands c
-	   set state = 'held', code = h.code, detail = h.detail, holds = c.holds + 1, next_look = clock_timestamp() + h.pause * interval '1 millisecond'
+	   set code = h.code, detail = h.detail, holds = c.holds + 1, next_look = clock_timestamp() + h.pause * interval '1 millisecond',
+	       assigned_at = case when h.code = 'signer' then coalesce(c.assigned_at, clock_timestamp()) end
 	  from unnest(@ids::text[], @codes::text[], @details::text[], @pauses::bigint[]) as h (id, code, detail, pause)
-	 where c.chain_id = @chain and c.sender = @sender and c.command_id = h.id and c.state in ('accepted', 'held')`
+	 where c.chain_id = @chain and c.sender = @sender and c.command_id = h.id and c.state = 'accepted'`
 
 func (s *store) hold(ctx context.Context, holds []hold) error {
 	if len(holds) == 0 {
@@ -327,14 +353,6 @@ func (s *store) hold(ctx context.Context, holds []hold) error {
 	})
 
 	return err
-}
-
-// pick is a command that may get the next nonce.
-type pick struct {
-	id    string
-	gas   uint64
-	worst *big.Int // of its first attempt
-	value *big.Int
 }
 
 // lockFactories has the retirement of a factory wait for the commands that create escrows of it. It comes before
@@ -364,7 +382,7 @@ const lockPicks = `
 	select c.command_id from commands c
 	  join factories f on f.chain_id = c.chain_id and hex(f.address) = lower(c.message ->> 'factory')
 	   and (c.kind <> 'create' or f.retired_block is null)
-	 where c.chain_id = @chain and c.sender = @sender and c.command_id = any(@ids) and c.state in ('accepted', 'held')
+	 where c.chain_id = @chain and c.sender = @sender and c.command_id = any(@ids) and c.state = 'accepted'
 	   and not c.cancel_requested and c.expires_at > clock_timestamp()
 	   and exists (select from command_claims k where k.command_id = c.command_id)
 	   and not exists (select from commands u where ` + excludes + `)
@@ -372,10 +390,10 @@ const lockPicks = `
 	                      and (u.effect = 'settle') <> (c.effect = 'settle'))
 	   for update of c`
 
-const setAssigned = `
+const setLaunched = `
 	update commands c
-	   set state = 'assigned', code = '', detail = '', nonce = p.nonce, gas = p.gas, reserved = p.worst, reserve_day = (now() at time zone 'utc')::date,
-	       assigned_at = clock_timestamp()
+	   set state = 'sent', code = '', detail = '', nonce = p.nonce, gas = p.gas, reserved = p.worst, reserve_day = (now() at time zone 'utc')::date,
+	       assigned_at = coalesce(c.assigned_at, clock_timestamp()), sent_at = clock_timestamp()
 	  from unnest(@ids::text[], @nonces::bigint[], @gas::bigint[], @worst::numeric[]) as p (id, nonce, gas, worst)
 	 where c.chain_id = @chain and c.sender = @sender and c.command_id = p.id`
 
@@ -387,15 +405,26 @@ const reserve = `
 	       spent_fees = @fees, spent_value = @value
 	 where chain_id = @chain and address = @sender`
 
-// assign is T1: nonces for the picks that may still be sent, within the day's budget. Those
-// beyond it are returned. An operator may have changed the account since the round began,
-// so it is looked at again here.
-func (s *store) assign(ctx context.Context, picks []pick, limits Limits,
-	look Look) (overBudget []pick, given int, err error) {
-	ids := column.Of(picks, func(p *pick) string { return p.id })
-	err = s.write(ctx, "assign nonces", func(ctx context.Context, tx pgx.Tx, a *account) error {
-		overBudget, given = nil, 0
-		if !a.ready(look) {
+// signed is bytes that were signed and are still secret.
+type signed struct {
+	f       *flight
+	attempt attempt
+	worst   *big.Int
+	why     refusal // of a void
+}
+
+func (x *signed) commandID() string { return x.f.CommandID }
+
+// launch is T1: it gives nonces to commands and stores what was signed for them, in one transaction, and returns those
+// that may now be broadcast. From the first one on that may not be sent any more, or is beyond the day's budget, they
+// are left out: what was signed for them has nonces that are not theirs, and leaves this process never. An operator may
+// have changed the account since the round began, so it is looked at again here.
+func (s *store) launch(ctx context.Context, all []signed, head uint64, limits Limits,
+	look Look) (stored []signed, err error) {
+	ids := column.Of(all, (*signed).commandID)
+	err = s.write(ctx, "give nonces", func(ctx context.Context, tx pgx.Tx, a *account) error {
+		stored = nil
+		if !a.ready(look) || all[0].f.Nonce != *a.NextNonce {
 			return nil
 		}
 
@@ -412,63 +441,50 @@ func (s *store) assign(ctx context.Context, picks []pick, limits Limits,
 		}
 
 		fees, value := a.SpentFees.Int, a.SpentValue.Int
-		var take []string
-		var nonces, gas []uint64
-		var worst []wei
-		for _, p := range picks {
-			if !slices.Contains(open, p.id) {
-				continue
+		for _, x := range all {
+			moreFees, moreValue := new(big.Int).Add(fees, x.worst), new(big.Int).Add(value, x.f.Value.Int)
+			if !slices.Contains(open, x.f.CommandID) || moreFees.Cmp(limits.DayFees) > 0 || moreValue.Cmp(limits.DayValue) > 0 {
+				break
 			}
 
-			moreFees, moreValue := new(big.Int).Add(fees, p.worst), new(big.Int).Add(value, p.value)
-			if moreFees.Cmp(limits.DayFees) > 0 || moreValue.Cmp(limits.DayValue) > 0 {
-				overBudget = append(overBudget, p)
-				continue
-			}
-
-			fees, value = moreFees, moreValue
-			nonces = append(nonces, *a.NextNonce+uint64(len(take)))
-			take, gas, worst = append(take, p.id), append(gas, p.gas), append(worst, wei{p.worst})
+			fees, value, stored = moreFees, moreValue, append(stored, x)
 		}
 
-		if given = len(take); given == 0 {
+		if len(stored) == 0 {
 			return nil
 		}
 
-		if _, err := tx.Exec(ctx, setAssigned,
-			s.args(pgx.StrictNamedArgs{"ids": take, "nonces": nonces, "gas": gas, "worst": worst})); err != nil {
+		if _, err := tx.Exec(ctx, setLaunched, s.args(pgx.StrictNamedArgs{
+			"ids":    column.Of(stored, (*signed).commandID),
+			"nonces": column.Of(stored, func(x *signed) uint64 { return x.f.Nonce }),
+			"gas":    column.Of(stored, func(x *signed) uint64 { return x.f.Gas }),
+			"worst":  column.Of(stored, func(x *signed) wei { return wei{x.worst} }),
+		})); err != nil {
+			return err
+		}
+
+		if _, err := tx.Exec(ctx, insertAttempts, s.attempts(stored, head)); err != nil {
 			return err
 		}
 
 		_, err = tx.Exec(ctx, reserve,
-			s.args(pgx.StrictNamedArgs{"count": given, "fees": wei{fees}, "value": wei{value}}))
+			s.args(pgx.StrictNamedArgs{"count": len(stored), "fees": wei{fees}, "value": wei{value}}))
 
 		return err
 	})
 
-	return overBudget, given, err
+	return stored, err
 }
-
-// signed is bytes that were signed and are still secret.
-type signed struct {
-	f       *flight
-	attempt attempt
-	worst   *big.Int
-}
-
-func (x *signed) commandID() string { return x.f.CommandID }
 
 // lockForAttempts says which commands may have another attempt of which purpose: a call only while
-// there is no void, and the first call only before the command has expired, is cancelled, or its
-// nonce given up.
+// there is no void.
 const lockForAttempts = `
 	select c.command_id,
-	       not exists (select from command_attempts v where v.chain_id = c.chain_id and v.sender = c.sender and v.nonce = c.nonce and v.purpose = 'void')
-	       and (c.state = 'sent' or (c.expires_at > clock_timestamp() and not c.cancel_requested)) as call,
+	       not exists (select from command_attempts v where v.chain_id = c.chain_id and v.sender = c.sender and v.nonce = c.nonce and v.purpose = 'void') as call,
 	       c.reserved,
 	       (select count(*) from command_attempts n where n.chain_id = c.chain_id and n.sender = c.sender and n.nonce = c.nonce) as attempts
 	  from commands c
-	 where c.chain_id = @chain and c.sender = @sender and c.command_id = any(@ids) and c.state in ('assigned', 'sent')
+	 where c.chain_id = @chain and c.sender = @sender and c.command_id = any(@ids) and c.state = 'sent'
 	   for update of c`
 
 const insertAttempts = `
@@ -477,11 +493,11 @@ const insertAttempts = `
 	  from unnest(@nonces::bigint[], @attempts::int[], @ids::text[], @purposes::text[], @hashes::text[], @raws::bytea[], @gas::bigint[], @caps::numeric[],
 	       @tips::numeric[]) as a (nonce, attempt, id, purpose, hash, raw, gas, fee_cap, tip_cap)`
 
-const setSent = `
+// setReplaced notes what the attempts may cost, and why a nonce is given up.
+const setReplaced = `
 	update commands c
-	   set state = 'sent', reserved = greatest(c.reserved, a.worst), sent_at = coalesce(c.sent_at, clock_timestamp()),
-	       code = case when c.code = 'underpriced' then '' else c.code end
-	  from unnest(@ids::text[], @worst::numeric[]) as a (id, worst)
+	   set reserved = greatest(c.reserved, a.worst), sent_at = coalesce(c.sent_at, clock_timestamp()), code = a.code, detail = a.detail
+	  from unnest(@ids::text[], @worst::numeric[], @codes::text[], @details::text[]) as a (id, worst, code, detail)
 	 where c.chain_id = @chain and c.sender = @sender and c.command_id = a.id`
 
 // allowance is what the next attempt of a command may be.
@@ -507,8 +523,7 @@ func allowed(all []signed, may []allowance, spent *big.Int, limits Limits) (some
 			continue
 		}
 
-		// What goes beyond the reservation counts for today. First attempts and voids stay within it, so
-		// they always fit the budget.
+		// What goes beyond the reservation counts for today.
 		if more := new(big.Int).Sub(x.worst, p.Reserved.Int); more.Sign() > 0 {
 			sum := more.Add(fees, more)
 			if sum.Cmp(limits.DayFees) > 0 {
@@ -524,7 +539,7 @@ func allowed(all []signed, may []allowance, spent *big.Int, limits Limits) (some
 	return some, fees
 }
 
-// record is T2: it stores attempts, and returns those that may now be broadcast. The others
+// record is T2: it stores further attempts, and returns those that may now be broadcast. The others
 // must stay in the process.
 func (s *store) record(ctx context.Context, all []signed, head uint64, limits Limits) (stored []signed, err error) {
 	ids := column.Of(all, (*signed).commandID)
@@ -549,9 +564,11 @@ func (s *store) record(ctx context.Context, all []signed, head uint64, limits Li
 			return err
 		}
 
-		if _, err := tx.Exec(ctx, setSent, s.args(pgx.StrictNamedArgs{
-			"ids":   column.Of(stored, (*signed).commandID),
-			"worst": column.Of(stored, func(x *signed) wei { return wei{x.worst} }),
+		if _, err := tx.Exec(ctx, setReplaced, s.args(pgx.StrictNamedArgs{
+			"ids":     column.Of(stored, (*signed).commandID),
+			"worst":   column.Of(stored, func(x *signed) wei { return wei{x.worst} }),
+			"codes":   column.Of(stored, func(x *signed) string { return x.why.code }),
+			"details": column.Of(stored, func(x *signed) string { return x.why.detail }),
 		})); err != nil {
 			return err
 		}
@@ -584,31 +601,6 @@ func (s *store) attempts(all []signed, head uint64) pgx.StrictNamedArgs {
 		"caps":     column.Of(all, func(x *signed) wei { return x.attempt.FeeCap }),
 		"tips":     column.Of(all, func(x *signed) wei { return x.attempt.TipCap }),
 	})
-}
-
-// broadcastResult is what the nodes said to an attempt.
-type broadcastResult struct {
-	nonce   uint64
-	attempt int
-	words   string // of the endpoints, if none of them took it
-}
-
-const setBroadcast = `
-	update command_attempts a
-	   set first_broadcast = coalesce(a.first_broadcast, clock_timestamp()), last_broadcast = clock_timestamp(), broadcast_head = @head,
-	       broadcasts = a.broadcasts + 1, last_error = b.words
-	  from unnest(@nonces::bigint[], @attempts::int[], @words::text[]) as b (nonce, attempt, words)
-	 where a.chain_id = @chain and a.sender = @sender and a.nonce = b.nonce and a.attempt = b.attempt`
-
-func (s *store) broadcast(ctx context.Context, all []broadcastResult, head uint64) error {
-	_, err := s.exec(ctx, "note broadcasts", setBroadcast, pgx.StrictNamedArgs{
-		"head":     head,
-		"nonces":   column.Of(all, func(b *broadcastResult) uint64 { return b.nonce }),
-		"attempts": column.Of(all, func(b *broadcastResult) int { return b.attempt }),
-		"words":    column.Of(all, func(b *broadcastResult) string { return b.words }),
-	})
-
-	return err
 }
 
 const setCode = `

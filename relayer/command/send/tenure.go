@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"math/big"
+	"slices"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
@@ -51,14 +53,16 @@ func (s *shared) budget(own *big.Int) *big.Int { return smaller(own, s.cfg.Limit
 type tenure struct {
 	shared
 	observer observer
-	view     View // that the last round went by
-	idle     bool // nothing is under way: new blocks are of no interest
+	out      map[common.Hash]departure // the last time that the newest bytes of each command left; empty after a takeover
+	view     View                      // that the last round went by
+	idle     bool                      // nothing is under way: new blocks are of no interest
 
 	failed, unsigned logging.Repeats // why rounds, and signatures, failed
 }
 
 func newTenure(all shared) *tenure {
-	return &tenure{shared: all, observer: observer{shared: all, missing: map[uint64]int{}, resend: true}}
+	return &tenure{shared: all, out: map[common.Hash]departure{},
+		observer: observer{shared: all, missing: map[uint64]int{}}}
 }
 
 // sayAgain is how often the log repeats why a round or a signature fails.
@@ -156,14 +160,15 @@ func (t *tenure) work(ctx context.Context) (time.Duration, error) {
 	}
 
 	t.idle = len(flights) == 0
-	r := &round{shared: t.shared, view: t.view, sight: t.observer.sight, resend: t.observer.resend,
+	maps.DeleteFunc(t.out, func(h common.Hash, _ departure) bool {
+		return !slices.ContainsFunc(flights, func(f *flight) bool { return slices.Contains(f.hashes(), h) })
+	})
+	r := &round{shared: t.shared, view: t.view, sight: t.observer.sight, account: account, flights: flights, out: t.out,
 		heard: &t.unsigned}
 	if account.State != "halted" {
-		if err := r.advance(ctx, flights); err != nil {
+		if err := r.advance(ctx); err != nil {
 			return 0, err
 		}
-
-		t.observer.resend = false
 	}
 
 	if t.cfg.Signer == nil { // it only follows
@@ -176,12 +181,13 @@ func (t *tenure) work(ctx context.Context) (time.Duration, error) {
 		}
 	}
 
-	return t.admit(ctx, r, r.room(account, flights), flights)
+	return t.admit(ctx, r)
 }
 
 // admit has a round take waiting commands, and says when the next round is to be.
-func (t *tenure) admit(ctx context.Context, r *round, room int, flights []*flight) (time.Duration, error) {
-	more, err := r.admit(ctx, room, flights)
+func (t *tenure) admit(ctx context.Context, r *round) (time.Duration, error) {
+	room := r.room()
+	more, err := r.admit(ctx, room)
 	t.idle = t.idle && !r.launched
 	if err != nil {
 		return 0, err
@@ -199,7 +205,7 @@ func (t *tenure) admit(ctx context.Context, r *round, room int, flights []*fligh
 
 	pause, err := t.store.due(ctx, room > 0, longest)
 
-	return max(t.soon(pause, flights), minPause), err
+	return max(t.soon(pause, r.flights), minPause), err
 }
 
 // soon shortens a pause while answers wait for the ledger to come to a block, or to store an event.

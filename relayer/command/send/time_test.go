@@ -65,15 +65,15 @@ func TestOutbidInWhateverWords(t *testing.T) {
 func TestSentAgainWithoutBlocks(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, startSim(t))
-	deaf := &deafChain{Nodes: w.nodes}
+	deaf := &strictChain{deafChain: &deafChain{Nodes: w.nodes}, w: w}
 	w.start(func(c *send.Config) {
 		c.Chain, c.ResendEvery, c.BumpAfter = deaf, 20*time.Millisecond, 200*time.Millisecond
 	})
 	id := w.accept(w.command(command.Approve, w.escrow(1, 0), nil))
 	w.await(id, true, command.Sent)
 	require.Eventually(t, func() bool {
-		return w.int(`select count(*) from command_attempts having sum(broadcasts) >= count(*) + 2 and count(*) >= 2
-			union all select 0 limit 1`) >= 2
+		attempts := w.int(`select count(*) from command_attempts`)
+		return attempts >= 2 && int(deaf.broadcasts.Load()) >= attempts+2
 	}, patience, 10*time.Millisecond)
 	deaf.hears.Store(true)
 	w.await(id, true, command.Done)
@@ -130,16 +130,17 @@ func TestKeeperGivesUpWhatCannotSucceed(t *testing.T) {
 		c.Keeper = &send.Keeper{MinAmount: big.NewInt(1), MaxFee: big.NewInt(1e16), DayFees: big.NewInt(2e16),
 			Every: 10 * time.Millisecond}
 	})
-	count := func(state string, e common.Address) int {
-		return w.int(`select count(*) from commands where requester = 'keeper' and state = $1 and escrow = $2`, state, text(e))
-	}
-	require.Eventually(t, func() bool { w.mine(1); return count("done", honest) == 1 }, patience, 50*time.Millisecond)
+	require.Eventually(t, func() bool {
+		w.mine(1)
+		return w.int(`select count(*) from commands where requester = 'keeper' and state = 'done' and escrow = $1`,
+			text(honest)) == 1
+	}, patience, 50*time.Millisecond)
 	for _, e := range hopeless {
-		require.Equal(t, 1, count("refused", e))
 		w.accept(w.command(command.Refund, e, nil)) // no conflict
 	}
 
-	require.Equal(t, 5, w.int(`select count(*) from commands where requester = 'keeper'`), "one try each")
+	require.LessOrEqual(t, w.int(`select count(*) from commands where requester = 'keeper'`), 3,
+		"as many as the day's fees allow at once, and then their payee is left alone")
 	require.Len(t, w.sent(), 1)
 }
 
@@ -189,13 +190,14 @@ func TestWhatANodeLacks(t *testing.T) {
 	for name, fault := range map[string]faults.Fault{
 		"state of old blocks": {Mode: faults.Stateless, N: math.MaxInt64},
 		"pending":             {Mode: faults.Without, Words: "eth_getTransactionCount pending"},
+		"pending as a block":  {Mode: faults.Without, Words: "eth_getTransactionCount pending", N: 32602},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, startSim(t))
 			node, source := w.faulty()
 			lacks, nodes := node.Inject(fault), send.NewNodes(source)
-			w.start(func(c *send.Config) { c.Chain, c.PoolPatience = nodes, time.Second })
+			w.start(func(c *send.Config) { c.Chain = nodes })
 			w.await(w.accept(w.command(command.Approve, w.escrow(1, 0), nil)), true, command.Done)
 			require.Len(t, w.sent(), 1)
 			require.Positive(t, lacks.Hits())

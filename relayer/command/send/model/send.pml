@@ -21,8 +21,7 @@
 #endif
 
 #define ACC 0   /* accepted */
-#define ASG 1   /* has a nonce */
-#define SENT 2  /* something was signed and stored */
+#define SENT 2  /* has a nonce: something was signed for it and stored */
 #define DONE 3  /* answered: the call was mined */
 #define VOID 4  /* answered: the void was mined */
 #define GONE 5  /* answered: nothing was signed, it never takes effect */
@@ -57,6 +56,9 @@ byte reorgs;
 bool given[CMDS];      /* expired or cancelled */
 byte clock = 1;        /* epochs are of the server's clock: they never repeat, restored or not */
 byte takes;
+
+/* The only way in which a command gets another state: the transitions of relayer/command, which its tests compare. */
+inline move(c, from, to) { assert(state[c] == from); state[c] = to }
 
 /* Bytes leave only once everything below their nonce has left, or is mined. */
 #ifdef NO_ORDER
@@ -109,6 +111,7 @@ round:
        pending(p);
        if
        :: MINE && p > next -> halted = true
+       :: MINE && p <= next -> halted = false  /* its reason is gone */
        :: else
        fi;
 #endif
@@ -125,33 +128,51 @@ round:
 #endif
   fi;
   if
-  :: atomic { MINE && state[c] == ACC && given[c] -> state[c] = GONE } ; goto round
-  /* T1 */
-  :: atomic { MINE && !halted && seen <= next && state[c] == ACC && !given[c] && next < NONCES ->
-       state[c] = ASG; nonce[c] = next; next++ } ; goto round
+  :: atomic { MINE && state[c] == ACC && given[c] -> move(c, ACC, GONE) } ; goto round
+  /* sign for the next nonce: in memory only */
+  :: atomic { MINE && !halted && seen <= next && state[c] == ACC && next < NONCES -> n = next; giveUp = false } ; goto fresh
 #ifdef FREE_NONCE
   :: atomic { MINE && !halted && state[c] == SENT && given[c] && nonce[c] == next - 1 -> state[c] = GONE; next--; stored[nonce[c]] = NONE } ; goto round
 #endif
-  /* sign: in memory only */
-  :: atomic { MINE && !halted && (state[c] == ASG || state[c] == SENT) -> n = nonce[c]; giveUp = given[c] } ; goto signed
+  /* sign a replacement: in memory only */
+  :: atomic { MINE && !halted && state[c] == SENT -> n = nonce[c]; giveUp = given[c] } ; goto signed
   /* recorded bytes again, by whoever thinks that it may */
   :: atomic { state[c] == SENT && stored[nonce[c]] == CALL(c) -> leave(nonce[c], c) } ; goto round
   :: atomic { state[c] == SENT && storedVoid[nonce[c]] && IN_ORDER(nonce[c]) -> outVoid[nonce[c]] = true } ; goto round
   /* T3 */
-  :: atomic { MINE && (state[c] == ASG || state[c] == SENT) && nonce[c] < SETTLED ->
+  :: atomic { MINE && state[c] == SENT && nonce[c] < SETTLED ->
        n = nonce[c];
 #ifdef NO_RECEIPT
-       state[c] = DONE
+       move(c, SENT, DONE)
 #else
        if
-       :: stored[n] == CALL(c) && mined[n] == CALL(c) -> state[c] = DONE
-       :: storedVoid[n] && mined[n] == EMPTY -> state[c] = VOID
+       :: stored[n] == CALL(c) && mined[n] == CALL(c) -> move(c, SENT, DONE)
+       :: storedVoid[n] && mined[n] == EMPTY -> move(c, SENT, VOID)
        :: else
        fi
 #endif
        ; n = 0 } ; goto round
   :: else -> goto done
   fi;
+
+fresh:
+  if
+  :: takes < TAKEOVERS -> goto takeover  /* what was signed is lost, and never left */
+#ifdef NO_RECORD
+  :: atomic { leave(n, c) } ; goto t1
+#endif
+  :: true
+  fi;
+t1:
+  /* the nonce, the state and the bytes in one commit; the nonce is given to another command meanwhile, or to nobody, if it fails */
+  atomic {
+    if
+    :: MINE && !halted && seen <= next && n == next && state[c] == ACC && !given[c] ->
+         move(c, ACC, SENT); nonce[c] = n; stored[n] = CALL(c); next++
+    :: else -> n = 0; goto round
+    fi
+  }
+  goto out1;
 
 signed:
   if
@@ -164,13 +185,15 @@ signed:
 t2:
   atomic {
     if
-    :: MINE && !halted && !giveUp && !storedVoid[n] && nonce[c] == n && (state[c] == SENT || (state[c] == ASG && !given[c])) -> stored[n] = CALL(c); state[c] = SENT
-    :: MINE && !halted && giveUp && nonce[c] == n && (state[c] == ASG || state[c] == SENT) -> storedVoid[n] = true; state[c] = SENT
+    :: MINE && !halted && !giveUp && !storedVoid[n] && nonce[c] == n && state[c] == SENT -> stored[n] = CALL(c)
+    :: MINE && !halted && giveUp && nonce[c] == n && state[c] == SENT -> storedVoid[n] = true
     :: else -> n = 0; giveUp = false; goto round     /* not stored: the bytes are forgotten */
     fi
   }
+out1:
   if
   :: takes < TAKEOVERS -> goto takeover
+  :: n = 0; giveUp = false; goto round  /* its session may be over: nothing leaves now */
   :: true
   fi;
   /* out, known to be stored */

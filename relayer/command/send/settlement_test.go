@@ -1,0 +1,141 @@
+package send_test
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/stretchr/testify/require"
+
+	"github.com/fusion-prime/escrow-relayer/internal/faults"
+	"github.com/fusion-prime/escrow-relayer/relayer/command"
+	"github.com/fusion-prime/escrow-relayer/relayer/command/send"
+)
+
+const halted = "sender halted"
+
+// receiptless has a node say of each transaction that it has no receipt of it, as one that indexes late does.
+func receiptless(node *faults.Node) *faults.Injected {
+	return node.Inject(faults.Fault{Mode: faults.Rewritten, Rewrite: func(method, result string) string {
+		if method == "eth_getTransactionReceipt" {
+			return "null"
+		}
+
+		return result
+	}})
+}
+
+// C1: a null receipt is no answer. Another endpoint is asked, and where none has it time passes: nobody takes it for
+// the work of somebody else.
+func TestANullReceiptIsNoAnswer(t *testing.T) {
+	t.Parallel()
+	for name, everywhere := range map[string]bool{"at the first endpoint, for ever": false, "everywhere, for a while": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, startSim(t))
+			others := []string{w.node.HTTP()}
+			if everywhere {
+				others = nil
+			}
+
+			node, source := w.faulty(others...)
+			nulls, nodes := receiptless(node), send.NewNodes(source)
+			var halts *said
+			w.start(func(c *send.Config) { c.Chain, halts = nodes, listen(c, halted) })
+			var ids []common.Hash
+			for range 3 {
+				ids = append(ids, w.accept(w.command(command.Approve, w.escrow(1, 0), nil)))
+			}
+
+			if everywhere {
+				require.Eventually(t, func() bool { w.mine(1); return nulls.Hits() > 40 }, patience, patience/1000)
+				require.Equal(t, 0, w.int(`select count(*) from commands where answered_at is not null`))
+				nulls.Remove()
+			}
+
+			for _, id := range ids {
+				w.await(id, true, command.Done)
+			}
+
+			require.Positive(t, nulls.Hits())
+			require.Zero(t, halts.count.Load())
+			require.Len(t, w.sent(), 3)
+		})
+	}
+}
+
+// C1: a nonce that somebody else has used is named in the answer, in the halt and by the audit: transaction and block.
+// Nobody has to confirm it, and what follows is carried out once an operator has looked.
+func TestAStolenNonceIsNamed(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, startSim(t))
+	w.start(nil)
+	id := w.accept(w.command(command.Approve, w.escrow(1, 0), nil))
+	w.awaitBroadcast(id)
+	w.steal(0)
+	a := w.await(id, true, command.Superseded)
+	thief := w.sent()[0]
+	require.Equal(t, command.CodeForeignNonce, a.Code)
+	require.Equal(t, thief.Hex(), a.Transaction)
+	require.Equal(t, w.receipt(thief).BlockHash.Hex(), a.BlockHash)
+	w.awaitHalt(thief.Hex())
+	require.NoError(t, w.adopt(t.Context(), 1))
+	w.await(w.accept(w.command(command.Approve, w.escrow(1, 0), nil)), true, command.Done)
+	found, _ := w.audit()
+	require.Empty(t, found, "the chain says the same")
+	w.use()
+	w.mine(confirmations)
+	require.Eventually(t, func() bool { found, _ = w.audit(); return found[2] == send.FindingForeign }, patience,
+		patience/1000)
+	require.Contains(t, w.findings[2].Why, w.sent()[2].Hex())
+}
+
+// An answer `superseded` is compared with the chain, also where the first endpoint has no receipts.
+func TestAuditComparesWhatIsSuperseded(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, startSim(t))
+	stop := w.start(nil)
+	id := w.accept(w.command(command.Approve, w.escrow(1, 0), nil))
+	w.await(id, true, command.Done)
+	stop()
+	w.exec(`update commands set state = 'superseded', tx_hash = null, block_number = null, block_hash = null`)
+	node, source := w.faulty(w.node.HTTP())
+	nulls := receiptless(node)
+	w.nodes = send.NewNodes(source)
+	w.awaitTarget()
+	require.Eventually(t, func() bool {
+		found, done := w.audit()
+		return done.Nonces == 1 && found[0] == send.FindingDiffering
+	}, patience, patience/1000)
+	require.Positive(t, nulls.Hits())
+}
+
+// dreamer tells of a nonce that nobody has used, for a while.
+type dreamer struct {
+	*send.Nodes
+	dreams atomic.Bool
+}
+
+func (c *dreamer) Look(ctx context.Context, account common.Address, target uint64, everyone bool) (send.Look, error) {
+	look, err := c.Nodes.Look(ctx, account, target, everyone)
+	if c.dreams.Load() {
+		look.Pending += 100
+	}
+
+	return look, err
+}
+
+// A halt ends when its reason does.
+func TestAHaltEndsByItself(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, startSim(t))
+	chain := &dreamer{Nodes: w.nodes}
+	w.start(func(c *send.Config) { c.Chain = chain })
+	w.await(w.accept(w.command(command.Approve, w.escrow(1, 0), nil)), true, command.Done)
+	chain.dreams.Store(true)
+	w.awaitHalt("the chain knows nonces up to 100")
+	chain.dreams.Store(false)
+	w.await(w.accept(w.command(command.Approve, w.escrow(1, 0), nil)), true, command.Done)
+	w.awaitState("active")
+}
