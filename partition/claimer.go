@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -22,6 +23,8 @@ type Claimer struct {
 	checked  time.Time // when it last announced its slot check to the others and read the fleet
 
 	change sync.Mutex // held from before a change in the database until holding shows that change
+
+	lacks atomic.Pointer[string] // as of Member
 
 	mu      sync.Mutex
 	holding Holding
@@ -58,6 +61,31 @@ func (c *Claimer) Holding() (Holding, <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.holding, c.changed
+}
+
+// Lacks is an instance that knows event layouts which this one lacks, as of the last check: this one neither owns slots
+// nor should lead. Empty: there is none.
+func (c *Claimer) Lacks() string {
+	if id := c.lacks.Load(); id != nil {
+		return *id
+	}
+
+	return ""
+}
+
+// compare notes whether another instance knows more events, and logs a change.
+func (c *Claimer) compare(ctx context.Context, v *view) {
+	if my := v.member(c.cfg.InstanceID); my != nil && my.Lacks != c.Lacks() {
+		c.lacks.Store(&my.Lacks)
+		if my.Lacks == "" {
+			c.cfg.Log.InfoContext(ctx, "no other instance knows more events: this one takes part again")
+			return
+		}
+
+		c.cfg.Log.WarnContext(ctx, "another instance knows events that the ABI of this one lacks: "+
+			"this one owns no slots and does not lead until it is started with FACTORY_ABI and ESCROW_ABI of that one",
+			slog.String("other", my.Lacks))
+	}
 }
 
 // Settled is Holding after any change that is under way in the database. So when a commit is
@@ -163,6 +191,7 @@ func (c *Claimer) step(ctx context.Context) (wait time.Duration, err error) {
 		c.cfg.Stepped(nil)
 	}
 
+	c.compare(ctx, &v)
 	plan := Decide(c.cfg.InstanceID, v.fleet, v.groups, c.cfg.AdoptAfter)
 	if len(plan.Yield) > 0 {
 		if err := c.yield(ctx, plan.Yield); err != nil {

@@ -38,6 +38,9 @@ type Settings struct {
 	Stream map[string]string `json:"stream,omitempty"`
 	// Other holds settings that may differ without harm, or for a while; they are shown.
 	Other map[string]string `json:"other,omitempty"`
+	// Events are the definitions of the events that the instance decodes, by their layouts. An instance with further
+	// ones may join: those that lack them leave their slots and the leadership to it.
+	Events map[string]string `json:"events,omitempty"`
 	// Mixed permits the instance to differ from others in Stream, for the time of a rolling change.
 	Mixed bool `json:"mixed,omitempty"`
 }

@@ -17,10 +17,16 @@ type Member struct {
 	Stuck     bool          // its nodes block it
 	StateFor  time.Duration // for how long it has been stuck, or able to go on
 	SitsOut   bool          // it leaves the slots to others until it can go on
+	Lacks     string        // a working instance that knows event layouts which this one lacks; empty: there is none
+
+	events map[string]string // as of Settings
 }
 
-// works reports whether slots may go to the instance.
+// works reports whether the instance can process blocks.
 func (m Member) works() bool { return m.Alive && m.Active && !m.SitsOut }
+
+// serves reports whether slots may go to the instance.
+func (m Member) serves() bool { return m.works() && m.Lacks == "" }
 
 // Group is a set of slots that have one owner since the same moment.
 type Group struct {
@@ -33,7 +39,7 @@ type Group struct {
 type Plan struct {
 	Take  []int16       // free, or owned by dead instances
 	From  []string      // the dead owners of Take
-	Yield []int16       // mine, and preferred by another live instance instead of me; all of mine if I sit out
+	Yield []int16       // mine, and preferred by another live instance instead of me; all of mine if I sit out or lack event layouts
 	Wait  time.Duration // until unserved slots may be adopted; zero: there are none
 }
 
@@ -45,7 +51,7 @@ func Decide(me string, fleet []Member, groups []Group, adoptAfter time.Duration)
 	var live []Member // the instances that slots may go to
 	for _, m := range fleet {
 		members[m.ID] = m
-		if m.works() {
+		if m.serves() {
 			live = append(live, m)
 		}
 	}
@@ -66,7 +72,7 @@ func Decide(me string, fleet []Member, groups []Group, adoptAfter time.Duration)
 		switch {
 		case g.Owner == me:
 			for _, slot := range g.Slots {
-				if my.SitsOut || !my.Partition.Prefers(slot) && others(slot) {
+				if !my.serves() || !my.Partition.Prefers(slot) && others(slot) {
 					plan.Yield = append(plan.Yield, slot)
 				}
 			}
@@ -74,7 +80,7 @@ func Decide(me string, fleet []Member, groups []Group, adoptAfter time.Duration)
 			continue
 		case g.Owner != "" && known && owner.Alive:
 			continue // an owner keeps what it has; an adopter yields on its side
-		case my.SitsOut:
+		case !my.serves():
 			continue
 		}
 

@@ -61,7 +61,36 @@ func Differences(of map[string]Settings) []Difference {
 		collect(false, func(s Settings) map[string]string { return s.Other })...)
 }
 
-// agree returns ErrDisagree when a live instance differs in Settings.Stream and both lack Mixed. Where none is alive
+// ABI is the name of the setting that stands for Events.
+const ABI = "FACTORY_ABI and ESCROW_ABI"
+
+// extends reports whether s has the events of other, with the same definitions.
+func (s Settings) extends(other Settings) bool {
+	for layout, definition := range other.Events {
+		if s.Events[layout] != definition {
+			return false
+		}
+	}
+
+	return len(other.Events) > 0
+}
+
+// lacks reports whether other has all layouts of s, and further ones.
+func lacks(s, other map[string]string) bool {
+	if len(s) == 0 || len(s) >= len(other) {
+		return false
+	}
+
+	for layout := range s {
+		if _, ok := other[layout]; !ok {
+			return false
+		}
+	}
+
+	return true
+}
+
+// agree returns ErrDisagree when a live instance differs in Settings.Stream and both lack Mixed; an ABI may have further events. Where none is alive
 // nobody disagrees, and the log says how the stream differs from that of the instance that was there last.
 // The row of an instance that stopped cleanly and is about to restart has its old settings, so it
 // is left out: the instance compares itself when it joins.
@@ -88,6 +117,7 @@ func agree(ctx context.Context, cfg *Config, tx pgx.Tx) error {
 
 		for _, d := range Differences(map[string]Settings{cfg.InstanceID: cfg.Settings, id: other}) {
 			switch {
+			case d.Name == ABI && (cfg.Settings.extends(other) || other.extends(cfg.Settings)):
 			case cfg.Settings.Mixed || other.Mixed:
 				cfg.Log.WarnContext(ctx, "instances have different settings, as ALLOW_MIXED_SETTINGS allows",
 					slog.String("difference", d.String()))

@@ -73,3 +73,36 @@ func TestSettingsOfTheDead(t *testing.T) {
 	require.NoError(t, b.Join(t.Context())) // with the same settings again
 	require.NotContains(t, log.String(), "other settings")
 }
+
+// An ABI may know further events: then those that lack them own no slots. Of two that each know another event, one is
+// refused.
+func TestEventsOfAFleet(t *testing.T) {
+	url := testpg.New(t)
+	pool := testpg.Open(t, url)
+	with := func(digest string, events map[string]string) func(*Config) {
+		return func(c *Config) {
+			c.Settings = Settings{Stream: map[string]string{ABI: digest}, Events: events}
+		}
+	}
+	a := born(t, url, pool, "a", 0, 1, with("one", map[string]string{"x": "X(a)"}))
+	steps(t, a)
+	require.Len(t, a.holding.Slots, Slots)
+	b := born(t, url, pool, "b", 0, 1, with("two", map[string]string{"x": "X(a)", "y": "Y()"}))
+	steps(t, a, b)
+	require.Equal(t, "b", a.Lacks())
+	require.Empty(t, b.Lacks())
+	require.Empty(t, a.holding.Slots)
+	require.Len(t, b.holding.Slots, Slots)
+
+	for name, events := range map[string]map[string]string{
+		"another event": {"x": "X(a)", "z": "Z()"}, "another name": {"x": "X(b)", "y": "Y()", "z": "Z()"},
+	} {
+		a.cfg.Settings = Settings{Stream: map[string]string{ABI: "three"}, Events: events}
+		require.ErrorIs(t, a.Join(t.Context()), ErrDisagree, name)
+	}
+
+	b.die(t)
+	steps(t, a)
+	require.Empty(t, a.Lacks())
+	require.Len(t, a.holding.Slots, Slots)
+}

@@ -57,6 +57,9 @@ func read(ctx context.Context, cfg *Config, q querier) (v view, err error) {
 		m.Serves = slices.ContainsFunc(v.groups, func(g Group) bool {
 			return g.Owner == m.ID && slices.ContainsFunc(g.Slots, m.Partition.Prefers)
 		})
+		if knows := slices.IndexFunc(v.fleet, func(o Member) bool { return o.works() && lacks(m.events, o.events) }); knows >= 0 {
+			m.Lacks = v.fleet[knows].ID
+		}
 	}
 
 	return v, nil
@@ -81,7 +84,8 @@ const living = `i.seen_at > now() - make_interval(secs => $2)
 const selectFleet = `
 	select i.instance_id, i.partition_number, i.total_partitions, i.strategy, i.status = 'active', ` + living + `,
 	       coalesce(extract(epoch from now() - i.dead_since), 0)::float8, i.stuck_since is not null,
-	       extract(epoch from now() - coalesce(i.stuck_since, i.able_since))::float8, i.sits_out
+	       extract(epoch from now() - coalesce(i.stuck_since, i.able_since))::float8, i.sits_out,
+	       coalesce(i.settings -> 'events', '{}')
 	from relayer_instances i where i.chain_id = $1`
 
 const selectGroups = `
@@ -93,7 +97,7 @@ func collectFleet(rows pgx.Rows) ([]Member, error) {
 		var deadFor, stateFor float64
 		p := &m.Partition
 		err = row.Scan(&m.ID, &p.Number, &p.Total, &p.Strategy, &m.Active, &m.Alive, &deadFor, &m.Stuck,
-			&stateFor, &m.SitsOut)
+			&stateFor, &m.SitsOut, &m.events)
 		m.DeadFor, m.StateFor = time.Duration(deadFor*float64(time.Second)), time.Duration(stateFor*float64(time.Second))
 
 		return m, err

@@ -22,14 +22,15 @@ func settings(c *config.Config) partition.Settings {
 			"PUBSUB_PROJECT_ID": c.Project, "PUBSUB_TOPIC_ID": c.Topic, "OTHER_EVENTS_TOPIC_ID": c.OtherTopic,
 			"RETRACTIONS_TOPIC_ID": c.RetractionsTopic, "PUBSUB_ENDPOINT": c.PubSubEndpoint,
 			"EVENT_NAMES": strings.Join(events, ","), "ORDERING_KEY": c.OrderingKey,
-			"FACTORY_ABI and ESCROW_ABI": abiDigest(c), "FINALITY": finality(c),
+			partition.ABI: abiDigest(c), "FINALITY": finality(c),
 		},
 		Other: map[string]string{
 			"PARTITION_STRATEGY": string(c.Partition.Strategy), "TOTAL_PARTITIONS": strconv.Itoa(c.Partition.Total),
 			"START_BLOCK": strconv.FormatInt(c.StartBlock, 10), "RETENTION": c.Retention.String(),
 			"ADOPT_AFTER": c.AdoptAfter.String(), "FINALITY_LIMIT": c.FinalityLimit.String(),
 		},
-		Mixed: c.AllowMixedSettings,
+		Events: c.ABI.Shapes(),
+		Mixed:  c.AllowMixedSettings,
 	}
 }
 

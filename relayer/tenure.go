@@ -151,9 +151,20 @@ func (t *tenure) lead(ctx context.Context, term election.Term) error {
 	t.condition.leading.Store(true)
 	t.condition.writes.factory.set(nil)
 	defer t.condition.leading.Store(false)
+	if err := t.readWith(ctx, term); err != nil {
+		return err
+	}
+
+	beat := t.elector.Beats(term)
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
-		err := t.factory.Run(ctx, term.Epoch, t.elector.Beats(term))
+		err := t.factory.Run(ctx, term.Epoch, func(ctx context.Context) error {
+			if other := t.claimer.Lacks(); other != "" {
+				return fmt.Errorf("%w: %s knows events that this instance lacks", election.ErrResign, other)
+			}
+
+			return beat(ctx)
+		})
 		switch {
 		case errors.Is(err, ledger.ErrFenced):
 			return fmt.Errorf("%w: %w", election.ErrFenced, err)
@@ -171,6 +182,23 @@ func (t *tenure) lead(ctx context.Context, term election.Term) error {
 	})
 
 	return g.Wait()
+}
+
+// readWith notes which event layouts the term reads with. What was read with fewer is read again.
+func (t *tenure) readWith(ctx context.Context, term election.Term) error {
+	deployments, others := t.cfg.ABI.Layouts()
+	gained, err := registry.ReadWith(ctx, t.db.Pool, t.cfg.ChainID, term.Epoch,
+		registry.Layouts{Deployments: deployments, Others: others})
+	switch {
+	case errors.Is(err, registry.ErrUnknown):
+		return fmt.Errorf("%w: %w", election.ErrFenced, err)
+	case err != nil:
+		return err
+	case len(gained) > 0:
+		t.log.InfoContext(ctx, "what was read without some event layouts is read again", slog.Any("layouts", gained))
+	}
+
+	return t.ledger.Follow(ctx, t.followed)
 }
 
 // heartbeats writes the heartbeat every HeartbeatInterval.
@@ -269,7 +297,7 @@ func (t *tenure) assemble() (err error) {
 	})
 	t.elector, err = election.NewElector(election.ElectorConfig{
 		Session: t.session, DB: t.db.Pool, ChainID: cfg.ChainID, InstanceID: cfg.InstanceID, StaleAfter: cfg.LeaderStaleAfter,
-		Eligible: func() bool { return t.source.Health() == nil }, Log: t.component("election"),
+		Eligible: func() bool { return t.source.Health() == nil && t.claimer.Lacks() == "" }, Log: t.component("election"),
 	})
 
 	return err

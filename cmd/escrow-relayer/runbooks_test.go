@@ -293,7 +293,7 @@ func TestSchemaUpgradeRunbook(t *testing.T) {
 	_, err = w.DB.Exec(t.Context(), `insert into escrow_relayer_versions (version_id, is_applied) values ($1, true)`, was+1)
 	require.NoError(t, err)
 	_, err = w.DB.Exec(t.Context(),
-		`create table schema_compatibility (version bigint primary key, oldest bigint not null)`)
+		`create table if not exists schema_compatibility (version bigint primary key, oldest bigint not null)`)
 	require.NoError(t, err)
 	_, err = w.DB.Exec(t.Context(), `insert into schema_compatibility values ($1, $2)`, was+1, was)
 	require.NoError(t, err)

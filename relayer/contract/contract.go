@@ -239,8 +239,9 @@ func (a *ABI) addEvent(e *abi.Event) error {
 		}
 	}
 
+	l.definition = a.definition(e)
 	a.events[e.ID] = append(a.events[e.ID], l)
-	a.definitions = append(a.definitions, a.definition(e))
+	a.definitions = append(a.definitions, l.definition)
 	if !slices.Contains(a.names, name) {
 		a.names = append(a.names, name)
 	}
@@ -326,6 +327,52 @@ func (a *ABI) EventNames() []string { return slices.Clone(a.names) }
 // Definitions are the events in Solidity's form, with the names of their arguments and what they mean: the
 // part of the ABIs that determines the content of messages.
 func (a *ABI) Definitions() []string { return slices.Clone(a.definitions) }
+
+// Layouts are what logs of the events look like: topic 0, and how many arguments are indexed. Two ABIs with the same
+// layouts find the same logs, whatever they call events and arguments.
+func (a *ABI) Layouts() (deployments, others []string) {
+	for _, topic := range slices.SortedFunc(maps.Keys(a.events), common.Hash.Cmp) {
+		for _, l := range a.events[topic] {
+			if l.name == Deployed {
+				deployments = append(deployments, l.key(topic))
+			} else {
+				others = append(others, l.key(topic))
+			}
+		}
+	}
+
+	return deployments, others
+}
+
+// Shapes are the definitions of the events by their layouts.
+func (a *ABI) Shapes() map[string]string {
+	shapes := map[string]string{}
+	for topic, layouts := range a.events {
+		for _, l := range layouts {
+			shapes[l.key(topic)] = l.definition
+		}
+	}
+
+	return shapes
+}
+
+// Knows reports whether an event of another reader could be one of the ABI's: it has such an event with these
+// arguments.
+func (a *ABI) Knows(e *Event) bool {
+	var names []string
+	_ = members.Each(e.Args, func(name, _ []byte) { names = append(names, string(name)) }) // Decode wrote an object
+	for _, layouts := range a.events {
+		for _, l := range layouts {
+			if l.name == e.Name && slices.EqualFunc(l.fields, names, func(f field, name string) bool {
+				return f.key == `"`+name+`":`
+			}) {
+				return true
+			}
+		}
+	}
+
+	return false
+}
 
 // Decode turns a log into an Event. Its only error is ErrForeign, for a log that is not ours. The
 // caller must check that Event.Emitter is the factory or a known escrow: any contract can emit a

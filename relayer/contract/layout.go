@@ -17,13 +17,17 @@ import (
 
 // layout is one version of an event, prepared for decoding.
 type layout struct {
-	name   string
-	fields []field
-	topics int           // indexed arguments
-	data   abi.Arguments // the arguments that are not indexed
-	static bool          // each argument of data is one word
-	size   int           // of the encoded arguments, approximately, in bytes
+	name       string
+	definition string // in Solidity's form
+	fields     []field
+	topics     int           // indexed arguments
+	data       abi.Arguments // the arguments that are not indexed
+	static     bool          // each argument of data is one word
+	size       int           // of the encoded arguments, approximately, in bytes
 }
+
+// key names the layout, given topic 0 of its logs.
+func (l *layout) key(topic common.Hash) string { return topic.Hex() + ":" + strconv.Itoa(l.topics) }
 
 type field struct {
 	key     string // "name":

@@ -103,7 +103,8 @@ func (l *Ledger) Blocks(ctx context.Context, below int64, limit int) ([]Block, e
 // Verifiable reads up to where the chain is stored completely.
 func (l *Ledger) Verifiable(ctx context.Context) (v Verifiable, err error) {
 	var hash string
-	err = l.cfg.DB.QueryRow(ctx, verifiable, l.cfg.ChainID).Scan(&v.From, &v.To, &v.generation, &v.Newest.Number, &hash)
+	err = l.cfg.DB.QueryRow(ctx, verifiable, l.cfg.ChainID).Scan(&v.From, &v.To, &v.generation, &v.Newest.Number, &hash,
+		&v.Again)
 	v.Newest.Hash = common.HexToHash(hash)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return v, fmt.Errorf("no instance has ever run for chain %d on this database: check CHAIN_ID and DATABASE_URL",
@@ -124,7 +125,7 @@ const verifiable = `
 	                  select from slot_ownership s where s.chain_id = $1 and s.owner = c.instance_id)),
 	             (select min(next_block) - 1 from slot_ownership where chain_id = $1 and owner is null),
 	             (select min(monitored) from late_escrows where chain_id = $1)),
-	       l.generation, l.next_block - 1, coalesce(l.block_hash, '')
+	       l.generation, l.next_block - 1, coalesce(l.block_hash, ''), l.again_block
 	from leadership l where l.chain_id = $1`
 
 // Stored returns the canonical events of a range of blocks, in order.

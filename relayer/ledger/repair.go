@@ -16,6 +16,9 @@ type Verifiable struct {
 	From int64 // next block to verify
 	To   int64 // newest block that every cursor and every late escrow has passed
 
+	// Again is the block up to which no reading knew all event layouts: what is missing there is no node's fault.
+	Again int64
+
 	Newest Block // that is stored; its hash is zero if unknown
 
 	generation int64
@@ -41,8 +44,15 @@ func repair(ctx context.Context, t *transaction, epoch int64, v Verifiable, veri
 		return nil
 	}
 
-	if len(missing) > 0 {
-		if err := addFinding(ctx, t, MissingEvent, verified, len(missing)); err != nil {
+	missed := 0
+	for i := range missing {
+		if blockOf(&missing[i]) > v.Again {
+			missed++
+		}
+	}
+
+	if missed > 0 {
+		if err := addFinding(ctx, t, MissingEvent, verified, missed); err != nil {
 			return err
 		}
 	}

@@ -240,17 +240,23 @@ func (v *Verifier) settle(ctx context.Context, epoch int64, span ledger.Verifiab
 	}
 
 	var missing, wrong []contract.Event
-	extra := 0
+	extra, missed := 0, 0
 	for _, d := range found {
 		log := []any{slog.String("event", d.ID()), slog.String("kind", d.Kind), slog.String("reason", d.Why)}
 		switch d.Kind {
 		case Missing:
 			missing = append(missing, d.Chain)
+			if int64(d.Chain.BlockNumber) <= span.Again {
+				v.cfg.Log.InfoContext(ctx, "an event that the ABI lacked is stored and published now", log[:2]...)
+				continue
+			}
+
+			missed++
 			v.cfg.Log.ErrorContext(ctx, "the first reading missed an event: it is stored and published now", log[:2]...)
 		case Differing:
 			wrong = append(wrong, d.Stored)
 			if d.Chain.Name != "" {
-				missing = append(missing, d.Chain)
+				missing, missed = append(missing, d.Chain), missed+1
 			}
 
 			extra++
@@ -274,7 +280,7 @@ func (v *Verifier) settle(ctx context.Context, epoch int64, span ledger.Verifiab
 		return err
 	}
 
-	v.cfg.Metrics.missing.Add(float64(len(missing)))
+	v.cfg.Metrics.missing.Add(float64(missed))
 
 	return nil
 }
@@ -464,6 +470,10 @@ func (c *claims) differences(ctx context.Context, batch *chain.Batch, events []c
 	}
 
 	found := differences(events, stored, ours, hashes)
+	// An event of a layout that the ABI lacks is in no reading.
+	found = slices.DeleteFunc(found, func(d Difference) bool {
+		return d.Chain.Name == "" && !v.cfg.ABI.Knows(&d.Stored)
+	})
 	for i := range found {
 		if d := &found[i]; d.Kind == Extra && c.proved[d.Stored.BlockNumber].Proved {
 			d.Kind, d.Why = Differing, fmt.Sprintf("the receipts of block %s prove that it is not there", d.Stored.BlockHash)
