@@ -75,6 +75,7 @@ func (c *trappedConn) Read(b []byte) (int, error) {
 
 // A stop in the moment of a claim's commit: the claim counts, and everything is given back.
 func TestStopDuringClaim(t *testing.T) {
+	t.Parallel()
 	url := testpg.New(t)
 	plain := testpg.Open(t, url)
 	cfg, err := pgxpool.ParseConfig(url)

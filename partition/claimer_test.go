@@ -141,6 +141,7 @@ func commit(t *testing.T, pool *pgxpool.Pool, id string, epoch, from, to int64) 
 }
 
 func TestFleetClaimsEverySlotOnce(t *testing.T) {
+	t.Parallel()
 	url := testpg.New(t)
 	pool := testpg.Open(t, url)
 	var lives []*life
@@ -161,6 +162,7 @@ func TestFleetClaimsEverySlotOnce(t *testing.T) {
 }
 
 func TestDeadOwnersSlotsAreAdoptedAndGivenBack(t *testing.T) {
+	t.Parallel()
 	url := testpg.New(t)
 	pool := testpg.Open(t, url)
 	a, b, c := born(t, url, pool, "a", 0, 3, at(0)), born(t, url, pool, "b", 1, 3, at(0)),
@@ -190,6 +192,7 @@ func TestDeadOwnersSlotsAreAdoptedAndGivenBack(t *testing.T) {
 }
 
 func TestAdoptionWaits(t *testing.T) {
+	t.Parallel()
 	url := testpg.New(t)
 	pool := testpg.Open(t, url)
 	a, b := born(t, url, pool, "a", 0, 2, nil), born(t, url, pool, "b", 1, 2, nil)
@@ -205,6 +208,7 @@ func TestAdoptionWaits(t *testing.T) {
 }
 
 func TestHotStandbyTakesOverAtOnce(t *testing.T) {
+	t.Parallel()
 	url := testpg.New(t)
 	pool := testpg.Open(t, url)
 	a, b := born(t, url, pool, "a", 0, 1, nil), born(t, url, pool, "b", 0, 1, nil)
@@ -216,6 +220,7 @@ func TestHotStandbyTakesOverAtOnce(t *testing.T) {
 }
 
 func TestCleanReleaseHandsTheCursorOver(t *testing.T) {
+	t.Parallel()
 	url := testpg.New(t)
 	pool := testpg.Open(t, url)
 	a := born(t, url, pool, "a", 0, 1, nil)
@@ -234,6 +239,7 @@ func TestCleanReleaseHandsTheCursorOver(t *testing.T) {
 
 // An instance that crashed and comes back before anybody claimed keeps its slots and its cursor, under a higher epoch.
 func TestRestartKeepsWhatNobodyClaimed(t *testing.T) {
+	t.Parallel()
 	url := testpg.New(t)
 	pool := testpg.Open(t, url)
 	a := born(t, url, pool, "a", 0, 1, nil)
@@ -249,6 +255,7 @@ func TestRestartKeepsWhatNobodyClaimed(t *testing.T) {
 
 // A claim makes a commit of the claimer that is under way fail: it was computed without the slots just claimed.
 func TestClaimFencesTheClaimersOwnCommit(t *testing.T) {
+	t.Parallel()
 	url := testpg.New(t)
 	pool := testpg.Open(t, url)
 	a, b := born(t, url, pool, "a", 0, 2, at(0)), born(t, url, pool, "b", 1, 2, at(0))
@@ -262,6 +269,7 @@ func TestClaimFencesTheClaimersOwnCommit(t *testing.T) {
 }
 
 func TestRollingRepartitionLeavesNothingUnserved(t *testing.T) {
+	t.Parallel()
 	for _, s := range []Strategy{Modulo, Consistent} {
 		t.Run(string(s), func(t *testing.T) {
 			url := testpg.New(t)
@@ -302,6 +310,7 @@ func TestRollingRepartitionLeavesNothingUnserved(t *testing.T) {
 }
 
 func TestAutoTakesAFreeNumber(t *testing.T) {
+	t.Parallel()
 	url := testpg.New(t)
 	pool := testpg.Open(t, url)
 	auto := func(c *Config) { c.Auto, c.AdoptAfter = true, 0 }
@@ -321,6 +330,7 @@ func TestAutoTakesAFreeNumber(t *testing.T) {
 }
 
 func TestYieldWaitsForThePublisher(t *testing.T) {
+	t.Parallel()
 	url := testpg.New(t)
 	pool := testpg.Open(t, url)
 	var quiesced []int16
@@ -343,6 +353,7 @@ func TestYieldWaitsForThePublisher(t *testing.T) {
 }
 
 func TestChainsShareADatabase(t *testing.T) {
+	t.Parallel()
 	url := testpg.New(t)
 	pool := testpg.Open(t, url)
 	a := born(t, url, pool, "a", 0, 1, nil)

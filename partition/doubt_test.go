@@ -30,6 +30,7 @@ func doubts(t *testing.T, pool *pgxpool.Pool) (low, high int64) {
 // Of slots that were released everything is known. Of those that were claimed from the dead, and of
 // those of a former life, any row that is there may have been published.
 func TestWhoeverDiesLeavesDoubt(t *testing.T) {
+	t.Parallel()
 	url := testpg.New(t)
 	pool := testpg.Open(t, url)
 	a := born(t, url, pool, "a", 0, 1, nil)

@@ -13,6 +13,7 @@ import (
 // stays dead, since then: else no instance ever adopts its slots where ADOPT_AFTER is above
 // HEARTBEAT_INTERVAL.
 func TestAHeartbeatDoesNotReviveAnInstance(t *testing.T) {
+	t.Parallel()
 	f := testfleet.New(t, 7)
 	f.Prepare(1, "0xfac")
 	f.Registers(testfleet.Instance{ID: "a", Total: 1})

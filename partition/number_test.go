@@ -12,6 +12,7 @@ import (
 
 // Whoever joins a full fleet, in whatever order of ids, displaces nobody.
 func TestAutoDisplacesNobody(t *testing.T) {
+	t.Parallel()
 	const total = 2
 	ids := []string{"a", "b", "c", "d", "e", "f", "g"}
 	mine := Partition{0, total, Modulo}
@@ -59,6 +60,7 @@ func TestAutoDisplacesNobody(t *testing.T) {
 
 // The same through the database, with a standby whose id is lower than those of all that serve.
 func TestAutoStandbyWithALowerId(t *testing.T) {
+	t.Parallel()
 	url := testpg.New(t)
 	pool := testpg.Open(t, url)
 	auto := func(c *Config) { c.Auto, c.AdoptAfter = true, time.Hour }
@@ -76,6 +78,7 @@ func TestAutoStandbyWithALowerId(t *testing.T) {
 
 // One that crashed takes up the number that it had.
 func TestAutoKeepsItsNumberOverACrash(t *testing.T) {
+	t.Parallel()
 	url := testpg.New(t)
 	pool := testpg.Open(t, url)
 	auto := func(c *Config) { c.Auto, c.AdoptAfter = true, time.Hour }

@@ -20,6 +20,7 @@ func address(t *testing.T, s string) (a [20]byte) {
 
 // The two addresses of the first design's worked example, with the partitions they really have.
 func TestSlotOfTheSeedsAddresses(t *testing.T) {
+	t.Parallel()
 	for hexAddress, want := range map[string]int{
 		"E3d2980084b291fBA9684208EbDB5A4cb03bBD29": 0,
 		"D0275E28f9e9C3D261db60e8e1204aA2f16f1Ca2": 1,
@@ -30,6 +31,7 @@ func TestSlotOfTheSeedsAddresses(t *testing.T) {
 }
 
 func TestModuloEqualsTheAddressModuloEveryDivisorOfSlots(t *testing.T) {
+	t.Parallel()
 	rnd := rand.New(rand.NewPCG(1, 2))
 	divisors := 0
 	for n := 1; n <= Slots; n++ {
@@ -54,6 +56,7 @@ func TestModuloEqualsTheAddressModuloEveryDivisorOfSlots(t *testing.T) {
 }
 
 func TestEverySlotHasOnePartition(t *testing.T) {
+	t.Parallel()
 	for _, s := range []Strategy{Modulo, Consistent} {
 		for total := 1; total <= 20; total++ {
 			seen := make(map[int16]int)
@@ -72,6 +75,7 @@ func TestEverySlotHasOnePartition(t *testing.T) {
 }
 
 func TestConsistentMovesLittleAndOnlyToTheNewPartition(t *testing.T) {
+	t.Parallel()
 	for n := 1; n <= 20; n++ {
 		ideal := float64(Slots) / float64(n+1)
 		require.InDelta(t, ideal, Moves(n, n+1, Consistent), Slots*0.03, "%d to %d", n, n+1)
@@ -85,6 +89,7 @@ func TestConsistentMovesLittleAndOnlyToTheNewPartition(t *testing.T) {
 }
 
 func TestBalance(t *testing.T) {
+	t.Parallel()
 	for total := 2; total <= 10; total++ {
 		for number := range total {
 			require.Len(t, Partition{number, total, Modulo}.Preferred(), Slots/total)
@@ -95,6 +100,7 @@ func TestBalance(t *testing.T) {
 }
 
 func TestValidate(t *testing.T) {
+	t.Parallel()
 	require.NoError(t, Partition{0, 1, Modulo}.Validate())
 	require.Error(t, Partition{1, 1, Modulo}.Validate())
 	require.Error(t, Partition{-1, 1, Modulo}.Validate())
@@ -105,6 +111,7 @@ func TestValidate(t *testing.T) {
 }
 
 func TestDecideSaysWhenSlotsMayBeAdopted(t *testing.T) {
+	t.Parallel()
 	me := Member{ID: "a", Partition: Partition{0, 2, Modulo}, Alive: true, Active: true}
 	dead := Member{ID: "b", Partition: Partition{1, 2, Modulo}, DeadFor: 2 * time.Second}
 	groups := []Group{{"a", time.Hour, []int16{0, 2}}, {"", 4 * time.Second, []int16{1}}, {"b", time.Hour, []int16{3}}}

@@ -46,6 +46,7 @@ func endDead(pool *pgxpool.Pool) func(*Config) {
 // An owner was frozen in the middle of a commit. Nobody waits for it: its standby takes its slots,
 // and another instance stops cleanly.
 func TestClaimFromAnOwnerFrozenInACommit(t *testing.T) {
+	t.Parallel()
 	url := testpg.New(t)
 	pool := testpg.Open(t, url)
 	a, b := born(t, url, pool, "a", 0, 2, nil), born(t, url, pool, "b", 0, 2, endDead(pool))
@@ -65,6 +66,7 @@ func TestClaimFromAnOwnerFrozenInACommit(t *testing.T) {
 // Where its transaction cannot be ended (another user's, say), the claim that fails on the row
 // leaves the lock of the fleet to the others.
 func TestAClaimDoesNotHoldTheFleetUp(t *testing.T) {
+	t.Parallel()
 	url := testpg.New(t)
 	pool := testpg.Open(t, url)
 	a, b := born(t, url, pool, "a", 0, 2, nil), born(t, url, pool, "b", 0, 2, nil)
@@ -82,6 +84,7 @@ func TestAClaimDoesNotHoldTheFleetUp(t *testing.T) {
 
 // A process that is frozen in the middle of a claim has the lock of the whole fleet: the server ends its transaction.
 func TestOwnershipLockOfAFrozenProcess(t *testing.T) {
+	t.Parallel()
 	url := testpg.New(t)
 	pool := testpg.Open(t, url)
 	a := born(t, url, pool, "a", 0, 1, nil)
@@ -98,6 +101,7 @@ func TestOwnershipLockOfAFrozenProcess(t *testing.T) {
 
 // An instance that holds its lock and never looks after its slots is not alive: others serve what it would have.
 func TestAnInstanceThatMakesNoStepIsNotAlive(t *testing.T) {
+	t.Parallel()
 	url := testpg.New(t)
 	pool := testpg.Open(t, url)
 	a, b := born(t, url, pool, "a", 0, 2, at(0)), born(t, url, pool, "b", 1, 2, at(0))
@@ -119,6 +123,7 @@ func TestAnInstanceThatMakesNoStepIsNotAlive(t *testing.T) {
 
 // One that was taken for dead, and from which nobody has claimed, goes on where it was.
 func TestOneThatWasTakenForDeadIsAliveAgain(t *testing.T) {
+	t.Parallel()
 	url := testpg.New(t)
 	pool := testpg.Open(t, url)
 	a, b := born(t, url, pool, "a", 0, 2, nil), born(t, url, pool, "b", 1, 2, nil)
@@ -138,14 +143,23 @@ func TestOneThatWasTakenForDeadIsAliveAgain(t *testing.T) {
 	require.Equal(t, map[string]int{"a": 1260, "b": 1260}, owners(t, pool, a, b))
 }
 
+// longAgo has every instance be stuck, or able, for two hours longer, by the database's clock.
+func longAgo(t *testing.T, pool *pgxpool.Pool) {
+	t.Helper()
+	_, err := pool.Exec(t.Context(), `update relayer_instances
+		set stuck_since = stuck_since - interval '2 hours', able_since = able_since - interval '2 hours'`)
+	require.NoError(t, err)
+}
+
 // An owner whose nodes are gone gives its slots up to one that can go on, stays out for its probation, and comes back.
 func TestAnOwnerThatCannotGoOnSitsOut(t *testing.T) {
+	t.Parallel()
 	url := testpg.New(t)
 	pool := testpg.Open(t, url)
 	var down [2]atomic.Bool
 	able := func(i int) func(*Config) {
 		return func(c *Config) {
-			c.AdoptAfter, c.StallAfter = 0, 300*time.Millisecond
+			c.AdoptAfter, c.StallAfter = 0, time.Hour
 			c.Able = func() error {
 				if down[i].Load() {
 					return errors.New("no node")
@@ -156,50 +170,48 @@ func TestAnOwnerThatCannotGoOnSitsOut(t *testing.T) {
 		}
 	}
 	a, b := born(t, url, pool, "a", 0, 2, able(0)), born(t, url, pool, "b", 1, 2, able(1))
-	both := map[string]int{"a": 1260, "b": 1260}
-	steps(t, a, b)
-	require.Equal(t, both, owners(t, pool, a, b))
-	until := func(want map[string]int) {
+	both, one := map[string]int{"a": 1260, "b": 1260}, map[string]int{"b": 2520}
+	then := func(want map[string]int, when string) {
 		t.Helper()
-		require.Eventually(t, func() bool {
-			steps(t, a, b)
-			return len(want) == len(owners(t, pool, a, b)) && owners(t, pool, a, b)["b"] == want["b"]
-		}, 60*time.Second, 20*time.Millisecond)
+		steps(t, a, b)
+		require.Equal(t, want, owners(t, pool, a, b), when)
 	}
+	then(both, "at first")
 
 	down[0].Store(true)
-	until(map[string]int{"b": 2520})
+	then(both, "stuck, and not for long")
+	longAgo(t, pool)
+	then(one, "stuck for long")
 	down[0].Store(false)
-	steps(t, a, b)
-	require.Equal(t, map[string]int{"b": 2520}, owners(t, pool, a, b), "on probation")
-	until(both)
+	then(one, "on probation")
+	longAgo(t, pool)
+	then(both, "able for long")
 
 	// With all nodes gone nobody moves anything.
 	down[0].Store(true)
 	down[1].Store(true)
-	steps(t, a, b)
+	then(both, "both stuck")
 	epochs := []int64{epoch(t, pool, "a"), epoch(t, pool, "b")}
-	for end := time.Now().Add(time.Second); time.Now().Before(end); {
-		steps(t, a, b)
-	}
-
+	longAgo(t, pool)
+	then(both, "both stuck for long")
 	require.Equal(t, []int64{epoch(t, pool, "a"), epoch(t, pool, "b")}, epochs)
-	require.Equal(t, both, owners(t, pool, a, b))
 
 	// A new life of one that sits out still does, while its nodes are gone.
 	down[1].Store(false)
-	until(map[string]int{"b": 2520})
+	then(both, "b able, and not for long")
+	longAgo(t, pool)
+	then(one, "b able for long")
 	require.NoError(t, a.Join(t.Context()))
-	steps(t, a, b)
-	require.Equal(t, map[string]int{"b": 2520}, owners(t, pool, a, b))
+	then(one, "a lives anew, and is stuck")
 }
 
 // An instance that lives, looks after its slots and prefers free ones, and whose claims fail, leaves them to another.
 func TestOneThatCannotClaimSitsOut(t *testing.T) {
+	t.Parallel()
 	url := testpg.New(t)
 	pool := testpg.Open(t, url)
 	sick := testpg.Open(t, url+"&application_name=sick")
-	stall := func(c *Config) { c.AdoptAfter, c.StallAfter = 0, 300*time.Millisecond }
+	stall := func(c *Config) { c.AdoptAfter, c.StallAfter = 0, time.Hour }
 	a := born(t, url, pool, "a", 0, 2, func(c *Config) { stall(c); c.DB = sick })
 	b := born(t, url, pool, "b", 1, 2, stall)
 	for _, statement := range []string{
@@ -215,24 +227,24 @@ func TestOneThatCannotClaimSitsOut(t *testing.T) {
 
 	require.ErrorContains(t, a.Step(t.Context()), "claim slots")
 	steps(t, b)
-	require.Equal(t, map[string]int{"": 1260, "b": 1260}, owners(t, pool, a, b), "left to the one that prefers them")
-	require.Eventually(t, func() bool {
-		_ = a.Step(t.Context()) // until it sits out
-		require.NoError(t, b.Step(t.Context()))
-		return owners(t, pool, a, b)["b"] == 2520
-	}, 60*time.Second, 20*time.Millisecond)
+	left := map[string]int{"": 1260, "b": 1260}
+	require.Equal(t, left, owners(t, pool, a, b), "left to the one that prefers them")
+	require.ErrorContains(t, a.Step(t.Context()), "claim slots", "it tells that it is stuck")
+	steps(t, b)
+	require.Equal(t, left, owners(t, pool, a, b), "stuck, and not for long")
+	longAgo(t, pool)
 	steps(t, a, b)
 	require.Equal(t, map[string]int{"b": 2520}, owners(t, pool, a, b), "on probation, and nothing fails")
 
 	_, err := pool.Exec(t.Context(), `drop trigger refuse on slot_ownership`)
 	require.NoError(t, err)
-	require.Eventually(t, func() bool {
-		steps(t, a, b)
-		return owners(t, pool, a, b)["a"] == 1260
-	}, 60*time.Second, 20*time.Millisecond)
+	longAgo(t, pool)
+	steps(t, a, b)
+	require.Equal(t, map[string]int{"a": 1260, "b": 1260}, owners(t, pool, a, b), "able for long")
 }
 
 func TestSitsOut(t *testing.T) {
+	t.Parallel()
 	const stall = 15 * time.Second
 	me := func(m Member) Member { m.ID, m.Alive, m.Active = "me", true, true; return m }
 	other := func(m Member) Member { m.ID, m.Alive, m.Active = "other", true, true; return m }

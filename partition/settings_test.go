@@ -12,6 +12,7 @@ import (
 )
 
 func TestSettingsOfAFleetAgree(t *testing.T) {
+	t.Parallel()
 	url := testpg.New(t)
 	pool := testpg.Open(t, url)
 	with := func(topic, adopt string, mixed bool) func(*Config) {
@@ -38,6 +39,7 @@ func TestSettingsOfAFleetAgree(t *testing.T) {
 }
 
 func TestDifferences(t *testing.T) {
+	t.Parallel()
 	list := Differences(map[string]Settings{
 		"a": {Stream: map[string]string{"T": "1", "U": "x"}, Other: map[string]string{"O": "1"}},
 		"b": {Stream: map[string]string{"T": "2", "U": "x"}, Other: map[string]string{"O": "2"}},
@@ -53,6 +55,7 @@ func TestDifferences(t *testing.T) {
 
 // A dead instance's settings bind nobody, and the log says what changes.
 func TestSettingsOfTheDead(t *testing.T) {
+	t.Parallel()
 	url := testpg.New(t)
 	pool := testpg.Open(t, url)
 	with := func(topic string) func(*Config) {

@@ -12,6 +12,7 @@ import (
 
 // Bound to a server, the pool uses no connection to another one, whether it was made before or is made now.
 func TestPoolIsBoundToTheServerOfTheSession(t *testing.T) {
+	t.Parallel()
 	db, err := Open(t.Context(), settings(testpg.New(t)))
 	require.NoError(t, err)
 	t.Cleanup(db.Close)
@@ -39,6 +40,7 @@ func TestPoolIsBoundToTheServerOfTheSession(t *testing.T) {
 
 // A server that recovers, as a standby does, has no memory that could be the session's, and says so.
 func TestAStandbyIsNotTheServerOfTheSession(t *testing.T) {
+	t.Parallel()
 	pg, standby := pair(t)
 	db, err := Open(t.Context(), settings(standby.URL(pg)))
 	require.NoError(t, err)

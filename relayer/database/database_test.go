@@ -28,6 +28,7 @@ func setting(t *testing.T, conn *pgx.Conn, name string) (value string) {
 }
 
 func TestConnections(t *testing.T) {
+	t.Parallel()
 	db, err := Open(t.Context(), settings(testpg.Bare(t)))
 	require.NoError(t, err)
 	t.Cleanup(db.Close)
@@ -50,6 +51,7 @@ func TestConnections(t *testing.T) {
 }
 
 func TestOpenDoesNotConnect(t *testing.T) {
+	t.Parallel()
 	closed, err := port.Reserve()
 	require.NoError(t, err)
 	defer closed.Close()
@@ -63,6 +65,7 @@ func TestOpenDoesNotConnect(t *testing.T) {
 
 // A connector decides where a connection goes to; the host of the URL need not exist, and its sslmode does not count.
 func TestThroughAConnector(t *testing.T) {
+	t.Parallel()
 	u, err := url.Parse(testpg.Bare(t))
 	require.NoError(t, err)
 	network, address := "tcp", u.Host

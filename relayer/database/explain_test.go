@@ -19,6 +19,7 @@ import (
 // What a real server and real networks answer to wrong settings is said in words, with the remedy,
 // and without the password.
 func TestExplain(t *testing.T) {
+	t.Parallel()
 	right := testpg.New(t)
 	run(t, right, `create role reader login`, `grant select on all tables in schema public to reader`,
 		`create role nobody login`, `create role frozen login`, `alter role frozen set default_transaction_read_only = on`,
@@ -96,6 +97,7 @@ func TestExplain(t *testing.T) {
 
 // What a server answers to a wrong password, and to somebody without TLS whom it admits only with it.
 func TestExplainAuthentication(t *testing.T) {
+	t.Parallel()
 	pg, err := testpg.Start(t.Context(), testpg.Options{Own: true})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, pg.Stop(context.Background())) })

@@ -39,6 +39,7 @@ func all(t *testing.T, db *Database) (conns []*pgxpool.Conn) {
 
 // Renewed, a pool whose connections swallow bytes works over new ones, whatever was under way on the old ones.
 func TestRenew(t *testing.T) {
+	t.Parallel()
 	db, proxy := behind(t)
 	conns := all(t, db)
 	busy := conns[0]
@@ -66,6 +67,7 @@ func TestRenew(t *testing.T) {
 // A pool that nobody renews finds connections out that swallow bytes by itself: an idle one by a
 // ping, one in use by the deadline of its statement, and their places are free at once.
 func TestPoolFindsDeadConnections(t *testing.T) {
+	t.Parallel()
 	db, proxy := behind(t)
 	cfg := db.Pool.Config()
 	cfg.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return true } // else after a second of idling
@@ -97,6 +99,7 @@ func TestPoolFindsDeadConnections(t *testing.T) {
 // A statement that nobody bounds ends when nothing has come for long enough, and an earlier
 // deadline of its user counts first.
 func TestSocketDoesNotWaitForEver(t *testing.T) {
+	t.Parallel()
 	near, far := net.Pipe()
 	t.Cleanup(func() { _, _ = near.Close(), far.Close() })
 	noted := &noting{Conn: near}

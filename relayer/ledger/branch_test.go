@@ -17,6 +17,7 @@ import (
 // the deployment another identity; then the owner commits. Its cursor did not move, so only the
 // generation tells.
 func TestAdmissionFromBeforeARollbackIsVoid(t *testing.T) {
+	t.Parallel()
 	for name, to := range map[string]ledger.Position{
 		"ahead of the cursor":           {Next: 2, Hash: blockHash(0, 1)},
 		"with a block of the old chain": {Next: 3, Hash: blockHash(0, 2)},
@@ -57,6 +58,7 @@ func TestAdmissionFromBeforeARollbackIsVoid(t *testing.T) {
 // After a rollback an owner may pass the blocks again before the leader has found the escrow again,
 // or before it has caught the escrow up.
 func TestNothingIsRetractedBeforeItCouldReappear(t *testing.T) {
+	t.Parallel()
 	w := setup(t)
 	w.discover(0)
 	w.process(0)
@@ -91,6 +93,7 @@ func id(e contract.Event) string { return e.ID() }
 // Two transactions come in the other order on the new branch: what waits of them is sent all the same,
 // and both are published anew, in the order that the chain has now.
 func TestWhatComesBackInAnotherOrderIsPublishedAnew(t *testing.T) {
+	t.Parallel()
 	w := setup(t)
 	w.discover(0, deployed(1, 1, 0, 10))
 	w.process(0)
@@ -118,6 +121,7 @@ func TestWhatComesBackInAnotherOrderIsPublishedAnew(t *testing.T) {
 // cursor which is canonical: nobody stands on the old branch any more. Whoever processes another
 // block of that height finds out.
 func TestCommitMeetsABlockOfAnotherBranch(t *testing.T) {
+	t.Parallel()
 	w := setup(t)
 	w.discover(0, deployed(1, 1, 0, 10))
 	w.process(0)
@@ -166,6 +170,7 @@ func TestCommitMeetsABlockOfAnotherBranch(t *testing.T) {
 // Whoever claims slots with a lower cursor goes back to it. What its own slots had stored above it
 // is orphaned until that height is passed again, not until the height from which the claim went on.
 func TestRetractionWaitsForTheHighestBlockEver(t *testing.T) {
+	t.Parallel()
 	w := setup(t)
 	w.discover(0, deployed(1, 1, 0, 10))
 	w.process(0)
@@ -195,6 +200,7 @@ func TestRetractionWaitsForTheHighestBlockEver(t *testing.T) {
 // A commit that was put together from several readings remembers the last block of each, and none
 // of them is in the way of another instance that ends its ranges elsewhere.
 func TestBlocksInsideARangeAreRememberedAndCompared(t *testing.T) {
+	t.Parallel()
 	w := setup(t)
 	commit := func(inside ...ledger.Block) error {
 		_, err := w.led.CommitSlots(t.Context(), ledger.SlotCommit{Epoch: 1, From: w.slots,

@@ -12,6 +12,7 @@ import (
 
 // What a person must hear of is in the database with the act itself, whatever becomes of the process that found it.
 func TestFindingsAreRemembered(t *testing.T) {
+	t.Parallel()
 	w := setup(t)
 	last, err := w.led.LastFindings(t.Context())
 	require.NoError(t, err)

@@ -28,6 +28,7 @@ func (w *world) frozenCommit() (end func()) {
 // A process that is frozen in the middle of a commit holds up nobody who commits at the same
 // height, or on another branch.
 func TestFrozenCommitHoldsUpNobody(t *testing.T) {
+	t.Parallel()
 	w := setup(t)
 	end := w.frozenCommit()
 	defer end()
@@ -46,6 +47,7 @@ func TestFrozenCommitHoldsUpNobody(t *testing.T) {
 
 // Two commits of one height on two branches may miss each other; the next one of either finds out.
 func TestBranchesThatMissEachOtherMeetOneBlockLater(t *testing.T) {
+	t.Parallel()
 	w := setup(t)
 	end := w.frozenCommit()
 	_, err := w.led.CommitSlots(t.Context(), ledger.SlotCommit{Epoch: 1, From: w.slots,
@@ -65,6 +67,7 @@ func TestBranchesThatMissEachOtherMeetOneBlockLater(t *testing.T) {
 // A stored event of another branch in the place of a new one is found, and taken back although
 // nothing else knows of its block.
 func TestEventOfAnotherBranchInTheWay(t *testing.T) {
+	t.Parallel()
 	w := setup(t)
 	w.discover(0, deployed(1, 1, 0, 11))
 	w.process(0)

@@ -26,6 +26,7 @@ func (w *world) reorganise() {
 // One transaction, an approval that releases at once, is mined again one log index later: the
 // second event gets the first one's index.
 func TestLogsShiftIntoEachOther(t *testing.T) {
+	t.Parallel()
 	w := setup(t)
 	w.discover(0, deployed(1, 1, 0, 11))
 	w.process(0)
@@ -51,6 +52,7 @@ func TestLogsShiftIntoEachOther(t *testing.T) {
 // A transaction that deploys two escrows is mined again in another place: the second one's
 // deployment has the id that the first one's had, or they swap.
 func TestDeploymentsShiftIntoEachOther(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		first, second uint
 		want          []string
@@ -94,6 +96,7 @@ func TestDeploymentsShiftIntoEachOther(t *testing.T) {
 // The most ordinary transaction, createEscrow: EscrowCreated takes the index that EscrowDeployed
 // had, or the other way round.
 func TestCreationShiftsIntoItself(t *testing.T) {
+	t.Parallel()
 	for name, shift := range map[string]int{"later": +1, "earlier": -1} {
 		t.Run(name, func(t *testing.T) {
 			w := setup(t)
@@ -118,6 +121,7 @@ func TestCreationShiftsIntoItself(t *testing.T) {
 // A chain that goes from A to B, back to A, and to B again: what was retracted never comes back
 // under an id that consumers have forgotten.
 func TestAnIDIsNeverPublishedAgain(t *testing.T) {
+	t.Parallel()
 	w := setup(t)
 	w.discover(0, deployed(1, 1, 0, 11))
 	w.process(0)
@@ -140,6 +144,7 @@ func TestAnIDIsNeverPublishedAgain(t *testing.T) {
 
 // A retraction that is queued and not sent yet is sent, and what reappears then is another event to consumers.
 func TestWhatReappearsAfterItsRetractionWasQueued(t *testing.T) {
+	t.Parallel()
 	w := setup(t)
 	w.discover(0, deployed(1, 1, 0, 11))
 	w.process(0)
@@ -157,6 +162,7 @@ func TestWhatReappearsAfterItsRetractionWasQueued(t *testing.T) {
 // What a consumer keeps is in the order of the chain: an event that comes back behind a new one is
 // published again behind it.
 func TestWhatComesBackBehindSomethingNewIsPublishedAgain(t *testing.T) {
+	t.Parallel()
 	w := setup(t)
 	w.discover(0, deployed(1, 1, 0, 11))
 	w.process(0)

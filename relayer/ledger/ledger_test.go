@@ -166,6 +166,7 @@ func (w *world) record(who int) (status string, approvals int) {
 }
 
 func TestCommitStoresProjectsAndQueuesInOrder(t *testing.T) {
+	t.Parallel()
 	w := setup(t)
 	require.Equal(t, 2, w.discover(0, deployed(1, 1, 3, 11), deployed(2, 1, 5, 12)).New)
 	require.Empty(t, w.outbox(), "the owner announces, not the leader")
@@ -202,6 +203,7 @@ func TestCommitStoresProjectsAndQueuesInOrder(t *testing.T) {
 }
 
 func TestNothingTwice(t *testing.T) {
+	t.Parallel()
 	w := setup(t)
 	w.discover(0, deployed(1, 1, 0, 11))
 	w.process(0, approved(1, 1, 1, 12))
@@ -217,6 +219,7 @@ func TestNothingTwice(t *testing.T) {
 }
 
 func TestCommitOfTheWrongEpochOrCursorChangesNothing(t *testing.T) {
+	t.Parallel()
 	w := setup(t)
 	w.discover(0, deployed(1, 1, 0, 11))
 	for name, c := range map[string]ledger.SlotCommit{
@@ -254,6 +257,7 @@ func (w *world) forked() (stale ledger.Position) {
 }
 
 func TestRollbackTakesEverythingBack(t *testing.T) {
+	t.Parallel()
 	w := setup(t)
 	stale := w.forked()
 	require.Equal(t, []string{"EscrowDeployed:canonical", "Approved:canonical", "EscrowDeployed:orphaned",
@@ -282,6 +286,7 @@ func at(e contract.Event, fork byte) contract.Event {
 }
 
 func TestWhatReappearsIsNeitherRetractedNorPublishedAgain(t *testing.T) {
+	t.Parallel()
 	w := setup(t)
 	w.forked()
 	w.Publish()
@@ -307,6 +312,7 @@ func TestWhatReappearsIsNeitherRetractedNorPublishedAgain(t *testing.T) {
 }
 
 func TestWhatDoesNotReappearIsRetracted(t *testing.T) {
+	t.Parallel()
 	w := setup(t)
 	w.forked()
 	w.Publish()
@@ -346,6 +352,7 @@ func TestWhatDoesNotReappearIsRetracted(t *testing.T) {
 // What was told of and is lost is sent before it is retracted, whether it had been sent or not: the
 // retraction is queued once the row is gone.
 func TestWhatIsLostIsSentAndThenRetracted(t *testing.T) {
+	t.Parallel()
 	w := setup(t)
 	w.forked() // nothing is acknowledged
 	w.reload()
@@ -367,6 +374,7 @@ func TestWhatIsLostIsSentAndThenRetracted(t *testing.T) {
 // Nothing is retracted before the factory watch, too, has read the blocks again: without it the
 // owner does not know whose events to look for.
 func TestRetractionWaitsForTheFactoryWatch(t *testing.T) {
+	t.Parallel()
 	w := setup(t)
 	w.forked()
 	w.Publish()
@@ -380,6 +388,7 @@ func TestRetractionWaitsForTheFactoryWatch(t *testing.T) {
 
 // Another escrow may get the address of an orphaned one.
 func TestAddressChangesHands(t *testing.T) {
+	t.Parallel()
 	w := setup(t)
 	w.forked()
 	w.Publish()
@@ -394,6 +403,7 @@ func TestAddressChangesHands(t *testing.T) {
 }
 
 func TestRepair(t *testing.T) {
+	t.Parallel()
 	w := setup(t)
 	w.discover(0, deployed(1, 1, 0, 11))
 	w.process(0)
@@ -427,6 +437,7 @@ func TestRepair(t *testing.T) {
 
 // What is taken back may be on its way to Pub/Sub. Its owner looks again where it stands before it commits.
 func TestWrongEventMayBeOnItsWay(t *testing.T) {
+	t.Parallel()
 	w := setup(t)
 	wrong := approved(1, 1, 1, 12)
 	w.discover(0, deployed(1, 1, 0, 11))
@@ -448,6 +459,7 @@ func TestWrongEventMayBeOnItsWay(t *testing.T) {
 // A first block that is moved back voids what is read again meanwhile: the range may lack escrows. The
 // watermark follows once the past is read.
 func TestRepairAfterARewind(t *testing.T) {
+	t.Parallel()
 	w := setup(t)
 	w.discover(0)
 	w.process(0)
@@ -461,6 +473,7 @@ func TestRepairAfterARewind(t *testing.T) {
 }
 
 func TestReplay(t *testing.T) {
+	t.Parallel()
 	w := setup(t)
 	w.discover(0, deployed(1, 1, 3, 11), deployed(2, 1, 4, 12))
 	w.process(0, event("EscrowCreated", 1, 1, 2, 11, `{}`), approved(1, 1, 5, 13), approved(2, 1, 6, 14))
@@ -498,6 +511,7 @@ func approvedID(who int, block int64, index uint, tx int64) string {
 
 // A commit whose caller is told to stop is either whole or nothing.
 func TestCancelledCommit(t *testing.T) {
+	t.Parallel()
 	w := setup(t)
 	w.discover(0, deployed(1, 1, 0, 11))
 	ctx, cancel := context.WithCancel(t.Context())

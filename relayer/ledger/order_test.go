@@ -17,6 +17,7 @@ func arbiterChanged(block, tx int64, to string) contract.Event {
 
 // What the verifier finds comes after what is stored already, and yet counts in its place.
 func TestRepairFoldsInTheOrderOfTheChain(t *testing.T) {
+	t.Parallel()
 	w := setup(t)
 	w.discover(0, deployed(1, 1, 0, 11))
 	w.process(0)
@@ -37,6 +38,7 @@ func TestRepairFoldsInTheOrderOfTheChain(t *testing.T) {
 
 // A claim lowers a cursor, and blocks are read again, from a node that has what the first one left out.
 func TestReadAgainFoldsInTheOrderOfTheChain(t *testing.T) {
+	t.Parallel()
 	w := setup(t)
 	w.discover(0, deployed(1, 1, 0, 11))
 	w.process(0)
@@ -59,6 +61,7 @@ func TestReadAgainFoldsInTheOrderOfTheChain(t *testing.T) {
 
 // After a reorganisation one commit may bring back what was known and add what is new, in any order.
 func TestRevivedAndNewEventsFoldInTheOrderOfTheChain(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		fresh uint // log index of what is new
 		last  string
@@ -89,6 +92,7 @@ func TestRevivedAndNewEventsFoldInTheOrderOfTheChain(t *testing.T) {
 // A commit that is under way when the verifier repairs, and has folded what comes later into a record
 // that nobody sees yet: the repair waits for it, and its older events do not count as the newest.
 func TestRepairWaitsForWhatIsBeingFolded(t *testing.T) {
+	t.Parallel()
 	w := setup(t)
 	w.discover(0)
 	w.process(0)

@@ -52,6 +52,7 @@ func (w *world) pasts() []string {
 
 // The past of a factory is stored beside the watch of the others, once, and from where it was left.
 func TestPast(t *testing.T) {
+	t.Parallel()
 	w := setup(t)
 	w.discover(0, deployed(1, 1, 0, 11))
 	w.discover(0)
@@ -75,6 +76,7 @@ func TestPast(t *testing.T) {
 
 // Whoever has lost the leadership stores nothing of a past, wherever it has read it.
 func TestPastIsFenced(t *testing.T) {
+	t.Parallel()
 	w := setup(t)
 	w.discover(0)
 	w.discover(0)
@@ -92,6 +94,7 @@ func TestPastIsFenced(t *testing.T) {
 
 // Once the past is read, the second reading reads it too; while it is not, its deployments are not missing.
 func TestPastIsVerified(t *testing.T) {
+	t.Parallel()
 	w := setup(t)
 	w.discover(0)
 	w.discover(0)
@@ -114,6 +117,7 @@ func TestPastIsVerified(t *testing.T) {
 
 // A rollback takes a past back too.
 func TestRollbackOfAPast(t *testing.T) {
+	t.Parallel()
 	w := setup(t)
 	w.discover(0)
 	w.process(0)
@@ -135,6 +139,7 @@ func TestRollbackOfAPast(t *testing.T) {
 
 // An escrow of a factory that is not followed is no escrow: it fails loudly.
 func TestEscrowOfAStranger(t *testing.T) {
+	t.Parallel()
 	w := setup(t)
 	e := deployed(1, 1, 0, 11)
 	e.Factory = common.Address{9}

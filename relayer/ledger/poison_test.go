@@ -59,6 +59,7 @@ func TestANumberWithoutAColumnStopsNothing(t *testing.T) {
 // Two logs of the factory name one new escrow in one block: the first registers it. What the factory
 // announces later of a registered escrow is stored and told.
 func TestAnEscrowIsAnnouncedMoreThanOnce(t *testing.T) {
+	t.Parallel()
 	w := setup(t)
 	w.discover(0, deployed(2, 1, 0, 11))
 	require.Equal(t, 2, w.discover(0, deployed(1, 2, 3, 12), deployed(1, 2, 4, 13)).New)
@@ -71,6 +72,7 @@ func TestAnEscrowIsAnnouncedMoreThanOnce(t *testing.T) {
 
 // What the leader reads again is no second announcement.
 func TestWhatIsReadAgainIsNotAnnouncedAgain(t *testing.T) {
+	t.Parallel()
 	w := setup(t)
 	w.discover(0, deployed(1, 1, 0, 11))
 	w.Exec(`update leadership set next_block = 1, block_hash = null`)
@@ -82,6 +84,7 @@ func TestWhatIsReadAgainIsNotAnnouncedAgain(t *testing.T) {
 // A string may hold what json cannot give as text. Whoever queries the arguments of all events reads the
 // others, and the replacement character in its place; the table has it as it came.
 func TestArgumentsWithANullCharacterCanBeQueried(t *testing.T) {
+	t.Parallel()
 	w := setup(t)
 	w.discover(0, deployed(1, 1, 0, 11))
 	e := event("Approved", 1, 1, 1, 12, `{"approver":"a\u0000\u0000b","path":"c:\\u0000"}`)
@@ -94,6 +97,7 @@ func TestArgumentsWithANullCharacterCanBeQueried(t *testing.T) {
 
 // A header's time is any number.
 func TestABlockWithATimeThatNoColumnHolds(t *testing.T) {
+	t.Parallel()
 	w := setup(t)
 	for _, at := range []uint64{1_700_000_000_000_000_000, 1<<63 + 5, 9_224_318_015_999, 9_224_318_016_000} {
 		c := ledger.FactoryCommit{Epoch: w.epoch, From: w.fact, To: w.fact.To(w.fact.Next+1, blockHash(0, w.fact.Next)),

@@ -34,6 +34,7 @@ func pruned(t *testing.T) *world {
 // RETENTION has removed an escrow that ended, and the leader reads its deployment again: it stays removed,
 // and its record as it ended. The verifier goes on to know why the events are not there.
 func TestARewindLeavesWhatRetentionRemoved(t *testing.T) {
+	t.Parallel()
 	w := pruned(t)
 	w.Exec(`update leadership set start_block = 1`)
 	_, err := registry.Rewind(t.Context(), w.DB, chain, 0)
@@ -57,6 +58,7 @@ func TestARewindLeavesWhatRetentionRemoved(t *testing.T) {
 
 // What RETENTION has removed cannot be retracted: a rollback below it is refused, and says what helps.
 func TestARollbackBelowWhatRetentionRemovedIsRefused(t *testing.T) {
+	t.Parallel()
 	w := pruned(t)
 	_, err := w.led.Rollback(t.Context(), w.slots, ledger.Position{Next: 1})
 	require.ErrorIs(t, err, ledger.ErrPruned)
@@ -73,6 +75,7 @@ func TestARollbackBelowWhatRetentionRemovedIsRefused(t *testing.T) {
 // A message that Pub/Sub would refuse for ever is not queued: the event is stored whole and told, and its
 // escrow goes on.
 func TestAnEventThatIsLargerThanAMessageIsToldAndTheEscrowGoesOn(t *testing.T) {
+	t.Parallel()
 	w := setup(t)
 	long := `"approver":"` + strings.Repeat(`\u0001`, 800_000) + `"`
 	w.discover(0, with(deployed(1, 1, 0, 11), `"amount"`, long+`,"amount"`))
@@ -88,6 +91,7 @@ func TestAnEventThatIsLargerThanAMessageIsToldAndTheEscrowGoesOn(t *testing.T) {
 // A failover forgets the number that this process has just given to an event's name, and another instance
 // gives it to another name: the next attempt reads the numbers again.
 func TestNumbersOfEventsAreReadAgainAfterAFailover(t *testing.T) {
+	t.Parallel()
 	w := setup(t)
 	led := ledger.New(ledger.Config{DB: w.DB, ChainID: chain, InstanceID: me,
 		EventNames: append([]string{"Disputed"}, names...), Publishes: func(string) bool { return true }})

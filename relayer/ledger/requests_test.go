@@ -22,6 +22,7 @@ func (w *world) replay(who int) {
 // The leader has stored a deployment that the owner of its slot has not announced yet: a replay of it
 // waits for that, and a rollback before leaves nothing that consumers have heard of.
 func TestReplayOfADeploymentThatIsNotAnnounced(t *testing.T) {
+	t.Parallel()
 	w := setup(t)
 	w.discover(0, deployed(1, 1, 0, 11))
 	w.replay(1)
@@ -46,6 +47,7 @@ func TestReplayOfADeploymentThatIsNotAnnounced(t *testing.T) {
 }
 
 func TestRollbackOfADeploymentThatIsNotAnnounced(t *testing.T) {
+	t.Parallel()
 	w := setup(t)
 	w.discover(0, deployed(1, 1, 0, 11))
 	w.replay(1)
@@ -61,6 +63,7 @@ func TestRollbackOfADeploymentThatIsNotAnnounced(t *testing.T) {
 
 // Whichever statement writes an outbox row, its event counts as told from then on.
 func TestAnEventWithAnOutboxRowIsTold(t *testing.T) {
+	t.Parallel()
 	w := setup(t)
 	created := event("EscrowCreated", 1, 1, 2, 11, `{}`)
 	w.discover(0, deployed(1, 1, 3, 11))
@@ -75,6 +78,7 @@ func TestAnEventWithAnOutboxRowIsTold(t *testing.T) {
 // An event that was published under no configuration before counts as told once it is replayed: a
 // reorganisation retracts it.
 func TestAReplayTellsOfAnEvent(t *testing.T) {
+	t.Parallel()
 	w := setup(t)
 	w.discover(0, deployed(1, 1, 3, 11))
 	w.process(0, event("EscrowCreated", 1, 1, 2, 11, `{}`))
@@ -91,6 +95,7 @@ func TestAReplayTellsOfAnEvent(t *testing.T) {
 
 // An owner serves the requests of its slots, so many per commit, and leaves those of others.
 func TestAnOwnerServesTheRequestsOfItsSlots(t *testing.T) {
+	t.Parallel()
 	w := setup(t)
 	var events []contract.Event
 	for i := range 2100 {
@@ -124,6 +129,7 @@ func TestAnOwnerServesTheRequestsOfItsSlots(t *testing.T) {
 
 // What the verifier has found missing is told of once, whatever the owner stores at the same time.
 func TestARepairedEventIsToldOfOnce(t *testing.T) {
+	t.Parallel()
 	w := setup(t)
 	w.discover(0, deployed(1, 1, 0, 11))
 	w.process(0)

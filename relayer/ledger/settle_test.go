@@ -40,6 +40,7 @@ func (w *world) orphaned() (retract, revive func() (ledger.Result, error)) {
 // The owner gives an orphan up at the moment at which the leader finds it again: it is retracted and
 // published anew.
 func TestRetractedWhileItReappears(t *testing.T) {
+	t.Parallel()
 	w := setup(t)
 	retract, revive := w.orphaned()
 	release := w.holdAfter("trigger hold after update on orphaned_events")
@@ -64,6 +65,7 @@ func TestRetractedWhileItReappears(t *testing.T) {
 // The other way round it stays as it was published. The owner does not wait for the leader, which may
 // be frozen.
 func TestReappearsWhileItIsRetracted(t *testing.T) {
+	t.Parallel()
 	w := setup(t)
 	retract, revive := w.orphaned()
 	release := w.holdAfter("trigger hold after delete on orphaned_events")

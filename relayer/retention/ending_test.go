@@ -13,6 +13,7 @@ import (
 // Event.Ends is the rule. The database repeats it as numbers of event types: in the partial index by which retention
 // finds what it may remove, and in retention's statement, which must say the same to use that index.
 func TestTheDatabaseKnowsWhatEndsAnEscrow(t *testing.T) {
+	t.Parallel()
 	db := testpg.Pool(t)
 	rows, _ := db.Query(t.Context(), `select id, name from event_types order by id`)
 	var id int16

@@ -14,6 +14,7 @@ import (
 // Events that are requested stay until they are published. One that retention has removed before its
 // request is served is not replayed, and no row is without its event.
 func TestRetentionAndReplay(t *testing.T) {
+	t.Parallel()
 	f := setup(t)
 	f.Alone("r0", 1, "0xfac")
 	const escrow = "0x00000000000000000000000000000000000000e5"

@@ -34,6 +34,7 @@ func setup(t *testing.T) *testfleet.Fleet {
 // Only the history of an escrow that ended long ago, whose ending was verified and published, may
 // go; and it goes as a whole.
 func TestEventsStayWhileTheyAreNeeded(t *testing.T) {
+	t.Parallel()
 	f := setup(t)
 	const old, young = 2 * time.Hour, time.Minute
 	for i, e := range []struct {
@@ -82,6 +83,7 @@ func TestEventsStayWhileTheyAreNeeded(t *testing.T) {
 
 // A rollback may go back to the oldest block that is remembered, and retracts what is above it.
 func TestEventsAboveTheOldestRememberedBlockStay(t *testing.T) {
+	t.Parallel()
 	f := setup(t)
 	for i, block := range []int64{19, 20, 21} {
 		f.Stores(testfleet.Event{ID: fmt.Sprint(block), Type: "EscrowReleased", Escrow: fmt.Sprint(block), Block: block,
@@ -98,6 +100,7 @@ func TestEventsAboveTheOldestRememberedBlockStay(t *testing.T) {
 
 // A dead instance is forgotten with its cursor, unless slots still count from that cursor.
 func TestDeadInstancesThatOwnNothing(t *testing.T) {
+	t.Parallel()
 	f := setup(t)
 	const day = 24 * time.Hour
 	f.Registers(testfleet.Instance{ID: "alive", Total: 1})
@@ -117,6 +120,7 @@ func TestDeadInstancesThatOwnNothing(t *testing.T) {
 
 // The newest remembered blocks stay, also where they are far apart.
 func TestRememberedBlocks(t *testing.T) {
+	t.Parallel()
 	f := setup(t)
 	f.Exec(`delete from chain_blocks`)
 	f.Exec(`insert into chain_blocks select $1, n * 1000, '0x' || n from generate_series(1, 2100) n`, chain)
@@ -130,6 +134,7 @@ func TestRememberedBlocks(t *testing.T) {
 
 // A database that does not answer is tried again at the next turn, and the end of the term is the end.
 func TestRunGoesOnAfterAnError(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		db, err := pgxpool.New(t.Context(), "postgres://nobody@127.0.0.1:1/none")
 		require.NoError(t, err)
