@@ -58,8 +58,8 @@ seeds: ## the simulation with the race detector: a fixed seed each of events, of
 .PHONY: long
 long: ## what takes minutes: fixed seeds, each fault alone, every figure, the largest blocks, lies beside none and two
 	GOFLAGS="$(TESTFLAGS)" go test -tags long -timeout 60m \
-	  -run '^(TestSeedOf|TestFixed|TestDrill|TestEveryFigure|TestLargeBlocks|TestLiesDuring)' \
-	  ./internal/chaos ./internal/bench ./relayer/chain ./cmd/escrow-relayer
+	  -run '^(TestSeedOf|TestFixed|TestDrill|TestEveryFigure|TestLargeBlocks|TestLiesDuring|TestIndependent|TestDemo)' \
+	  ./internal/chaos ./internal/bench ./relayer/chain ./cmd/escrow-relayer ./cmd/escrow-demo
 
 .PHONY: browser
 browser: ## the status page in a headless Chromium

@@ -81,6 +81,5 @@ func TestSettingsThatDiffer(t *testing.T) {
 func TestSessionInAnotherDatabase(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
-	require.NoError(t, w.PG.CreateDatabase(t.Context(), "elsewhere", ""))
-	w.refused("r0", 0, 1, map[string]string{"SESSION_DATABASE_URL": w.PG.URL("elsewhere")}, "must name the same database")
+	w.refused("r0", 0, 1, map[string]string{"SESSION_DATABASE_URL": w.another("elsewhere")}, "must name the same database")
 }

@@ -93,8 +93,7 @@ func TestRefusals(t *testing.T) {
 		"partition":   {map[string]string{"PARTITION_NUMBER": "7"}, []string{"PARTITION_NUMBER"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			require.NoError(t, w.PG.CreateDatabase(t.Context(), strings.ReplaceAll(name, " ", "_"), ""))
-			env := map[string]string{"DATABASE_URL": w.PG.URL(strings.ReplaceAll(name, " ", "_")), "PORT": "0"}
+			env := map[string]string{"DATABASE_URL": w.another(strings.ReplaceAll(name, " ", "_")), "PORT": "0"}
 			maps.Copy(env, c.env)
 
 			code, out := call(t, w.Environ("r0", 0, 2, env), "run")
@@ -132,7 +131,7 @@ func TestTwoProcessesWithOneInstanceID(t *testing.T) {
 
 func TestStatusAuditReplayMigrate(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, nil)
+	w := newWorld(t, ownServer)
 	env := w.Environ("cli", 0, 1, nil)
 	code, out := call(t, env, "migrate", "--check")
 	require.Equal(t, 1, code, out)

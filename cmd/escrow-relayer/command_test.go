@@ -23,6 +23,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/internal/metricsdoc"
 	"github.com/fusion-prime/escrow-relayer/internal/testchain"
 	"github.com/fusion-prime/escrow-relayer/internal/testchain/contracts"
+	"github.com/fusion-prime/escrow-relayer/internal/testpg"
 	"github.com/fusion-prime/escrow-relayer/internal/testpubsub"
 	"github.com/fusion-prime/escrow-relayer/relayer/command"
 )
@@ -59,7 +60,7 @@ func pipe(t *testing.T, input []byte, env []string, args ...string) []byte {
 func TestCommandsEndToEnd(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	l, err := lab.Start(t.Context(), lab.Options{Bin: bin, Seed: 7})
+	l, err := lab.Start(t.Context(), lab.Options{Bin: bin, Seed: 7, Server: testpg.Shared(t)})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, l.Close()) })
 	sender, payer, requester := l.Chain.Accounts()[0], l.Chain.Accounts()[1], testchain.Accounts(99, 1)[0]

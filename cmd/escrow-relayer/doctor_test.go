@@ -69,7 +69,7 @@ func policyFile(t *testing.T) string {
 
 func TestDoctor(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, nil)
+	w := newWorld(t, ownServer)
 	w.blocks(30)
 	proxy := func(t *testing.T, list ...faults.Fault) *faults.Node {
 		p, err := faults.NewNode(w.Chain.HTTP(), w.Chain.WS(), 1)
@@ -295,7 +295,7 @@ func TestDoctorFindsAChainThatNobodyFollows(t *testing.T) {
 // login with exactly the rights of a task can do the task: the rights are those of its statements.
 func TestDoctorOfAnOperator(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, nil)
+	w := newWorld(t, ownServer)
 	code, out := call(t, w.Environ("doc", 0, 1, nil), "migrate")
 	require.Zero(t, code, out)
 	exec := func(sql string) {

@@ -60,7 +60,7 @@ func TestDatabaseFailsOver(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t, nil)
+			w := newWorld(t, ownServer)
 			standby, err := w.PG.Standby(t.Context())
 			require.NoError(t, err)
 			t.Cleanup(func() { require.NoError(t, standby.Stop(t.Context())) })

@@ -24,7 +24,7 @@ import (
 func TestDatabaseOutageLimit(t *testing.T) {
 	t.Parallel()
 	const limit = 10 * time.Second // a restart on a busy machine is shorter
-	w := newWorld(t, nil)
+	w := newWorld(t, ownServer)
 	p := w.run("r0", 0, 1, map[string]string{"DB_OUTAGE_LIMIT": limit.String()})
 	w.ready("r0")
 	w.blocks(3)
@@ -64,6 +64,9 @@ func TestKilledBetweenAcknowledgementAndDeletion(t *testing.T) {
 	w.ready("r0")
 	w.blocks(4)
 	w.audit(false)
+	// A message is received before the relayer hears that it is stored, and deletes its row.
+	emptied := func() bool { return w.count(`select count(*) from outbox`) == 0 }
+	require.Eventually(t, emptied, time.Minute, 20*time.Millisecond)
 	before := len(w.Received.Messages())
 
 	const hold = 77 // the advisory lock that deletions wait for
@@ -93,7 +96,8 @@ func TestKilledBetweenAcknowledgementAndDeletion(t *testing.T) {
 	w.fleet["r0"].Kill()
 	// A server process that waits does not notice that nobody waits for it.
 	_, err = conn.Exec(t.Context(),
-		`select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'escrow-relayer/r0'`)
+		`select pg_terminate_backend(pid) from pg_stat_activity
+		 where datname = current_database() and application_name = 'escrow-relayer/r0'`)
 	require.NoError(t, err)
 	require.NoError(t, conn.Close(t.Context()))
 
@@ -101,8 +105,7 @@ func TestKilledBetweenAcknowledgementAndDeletion(t *testing.T) {
 	w.ready("r0")
 	w.blocks(1)
 	w.audit(true)
-	require.Eventually(t, func() bool { return w.count(`select count(*) from outbox`) == 0 }, time.Minute,
-		20*time.Millisecond)
+	require.Eventually(t, emptied, time.Minute, 20*time.Millisecond)
 	seen := map[string]int{}
 	twice := 0
 	for _, m := range w.Received.Messages() {

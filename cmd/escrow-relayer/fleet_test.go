@@ -15,6 +15,7 @@ import (
 
 	"github.com/fusion-prime/escrow-relayer/internal/lab"
 	"github.com/fusion-prime/escrow-relayer/internal/testchain"
+	"github.com/fusion-prime/escrow-relayer/internal/testpg"
 	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
 )
 
@@ -46,8 +47,10 @@ type world struct {
 	fleet   map[string]*lab.Process
 }
 
+// newWorld has a database on the server of all tests; one that is stopped, or whose roles are, has ownServer.
 func newWorld(t *testing.T, change func(*lab.Options)) *world {
-	o := lab.Options{Bin: bin, Seed: 7, Env: map[string]string{"ADOPT_AFTER": "1s"}}
+	o := lab.Options{Bin: bin, Seed: 7, Server: testpg.Shared(t),
+		Env: map[string]string{"ADOPT_AFTER": "1s", "DB_MAX_CONNS": "4"}}
 	if change != nil {
 		change(&o)
 	}
@@ -58,6 +61,8 @@ func newWorld(t *testing.T, change func(*lab.Options)) *world {
 
 	return worldOf(t, l)
 }
+
+func ownServer(o *lab.Options) { o.Server = nil }
 
 // worldOf is a lab with traffic on its chain.
 func worldOf(t *testing.T, l *lab.Lab) *world {
@@ -91,6 +96,14 @@ func (w *world) ready(ids ...string) {
 			require.NoError(w.t, err, "%s", log)
 		}
 	}
+}
+
+// another makes an empty database beside the world's, and returns its URL.
+func (w *world) another(suffix string) (url string) {
+	url, err := w.AnotherDatabase(w.t.Context(), suffix)
+	require.NoError(w.t, err)
+
+	return url
 }
 
 // blocks makes traffic and mines it.
@@ -177,77 +190,74 @@ func TestFleetSharesAdoptsAndGivesBack(t *testing.T) {
 
 func TestLeaderKilledStoppedFrozen(t *testing.T) {
 	t.Parallel()
-	for name, c := range map[string]struct {
-		blow, after func(*world, *lab.Process)
-		within      time.Duration
-		duplicates  bool
+	w := newWorld(t, nil)
+	w.run("r0", 0, 2, nil)
+	w.run("r1", 1, 2, nil)
+	w.ready("r0", "r1")
+	again := func(id string) {
+		w.run(id, int(id[1]-'0'), 2, nil)
+		w.ready(id)
+	}
+	for _, c := range []struct {
+		name        string
+		blow, after func(id string)
+		duplicates  bool // also of the blows before
 	}{
-		"killed": {blow: func(_ *world, p *lab.Process) { p.Kill() }, duplicates: true},
-		"stopped": {blow: func(w *world, p *lab.Process) {
-			ctx, cancel := context.WithTimeout(w.t.Context(), 10*time.Second)
-			defer cancel()
-			require.NoError(w.t, p.Stop(ctx))
-		}},
-		"frozen": {
-			blow:       func(_ *world, p *lab.Process) { p.Signal(syscall.SIGSTOP) },
-			after:      func(_ *world, p *lab.Process) { p.Signal(syscall.SIGCONT) },
-			duplicates: true,
-		},
+		{name: "stopped", blow: w.stop, after: again},
+		{name: "killed", blow: func(id string) { w.fleet[id].Kill() }, after: again, duplicates: true},
+		{name: "frozen", blow: func(id string) { w.fleet[id].Signal(syscall.SIGSTOP) },
+			after: func(id string) { w.fleet[id].Signal(syscall.SIGCONT) }, duplicates: true},
 	} {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, nil)
-			w.run("r0", 0, 2, nil)
-			w.run("r1", 1, 2, nil)
-			w.ready("r0", "r1")
-			w.until("whole", func(f *fleet.Fleet) bool { return f.Slots.Unserved == 0 && f.Leader.Valid })
-			w.blocks(3)
-			id, epoch := w.leader()
-			begun := time.Now()
-			c.blow(w, w.fleet[id])
-			w.until("another leads", func(f *fleet.Fleet) bool { return f.Leader.Valid && f.Leader.Instance != id })
-			t.Logf("leader gap after it was %s: %s", name, time.Since(begun).Round(time.Millisecond))
-			w.blocks(3)
-			w.until("nothing unserved", func(f *fleet.Fleet) bool { return f.Slots.Unserved == 0 })
-			_, now := w.leader()
-			require.Greater(t, now, epoch)
-			if c.after != nil {
-				c.after(w, w.fleet[id])
-				// It joins anew: its old epochs are over, so nothing that it had in hand was committed.
-				w.until("back", slotsOf(id, 1260))
-				w.blocks(3)
-				require.True(t, w.fleet[id].Running())
-			}
+		share := func(f *fleet.Fleet) bool { return slotsOf("r0", 1260)(f) && slotsOf("r1", 1260)(f) && f.Leader.Valid }
+		w.until("whole, before it is "+c.name, share)
+		w.blocks(3)
+		id, epoch := w.leader()
+		begun := time.Now()
+		c.blow(id)
+		w.until("another leads", func(f *fleet.Fleet) bool { return f.Leader.Valid && f.Leader.Instance != id })
+		t.Logf("leader gap after it was %s: %s", c.name, time.Since(begun).Round(time.Millisecond))
+		w.blocks(3)
+		w.until("nothing unserved", func(f *fleet.Fleet) bool { return f.Slots.Unserved == 0 })
+		_, now := w.leader()
+		require.Greater(t, now, epoch, c.name)
 
-			w.audit(c.duplicates)
-		})
+		// It joins anew: its old epochs are over, so nothing that it had in hand was committed.
+		c.after(id)
+		w.until("back, after it was "+c.name, share)
+		w.blocks(3)
+		require.True(t, w.fleet[id].Running(), c.name)
+		w.audit(c.duplicates)
 	}
 }
 
-// The binary against nodes that this project did not embed, over HTTP and over WebSocket: geth, and
-// anvil where there is npm.
+// independent are nodes that this project did not embed; with the tag long also anvil, which needs npm.
+var independent = map[string]func(context.Context, testchain.Options) (testchain.Node, error){
+	"geth": func(ctx context.Context, o testchain.Options) (testchain.Node, error) {
+		return testchain.StartGeth(ctx, o)
+	},
+}
+
+// The binary against such nodes, by HTTP and by WebSocket.
 func TestIndependentNode(t *testing.T) {
 	t.Parallel()
-	for name, start := range map[string]func() (testchain.Node, error){
-		"geth":  func() (testchain.Node, error) { return testchain.StartGeth(t.Context(), testchain.Options{Seed: 7}) },
-		"anvil": func() (testchain.Node, error) { return testchain.StartAnvil(t.Context(), testchain.Options{Seed: 7}) },
-	} {
-		node, err := start()
-		if name == "anvil" && errors.Is(err, exec.ErrNotFound) {
-			t.Log("no npm here, so no anvil: geth alone will do")
+	for name, start := range independent {
+		node, err := start(t.Context(), testchain.Options{Seed: 7})
+		if errors.Is(err, exec.ErrNotFound) {
+			t.Logf("%s: %s", name, err)
 			continue
 		}
 
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, node.Stop()) })
-		for scheme, url := range map[string]string{"http": node.HTTP(), "ws": node.WS()} {
-			t.Run(name+" "+scheme, func(t *testing.T) {
-				w := newWorld(t, func(o *lab.Options) { o.Node, o.RPC = node, []string{url} })
-				w.run("r0", 0, 2, nil)
-				w.run("r1", 1, 2, nil)
-				w.ready("r0", "r1")
-				w.blocks(6)
-				w.audit(false)
-			})
-		}
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, func(o *lab.Options) { o.Node = node })
+			for i, url := range []string{node.HTTP(), node.WS()} {
+				w.run(fmt.Sprint("r", i), i, 2, map[string]string{"RPC_URLS": url})
+			}
+
+			w.ready("r0", "r1")
+			w.blocks(6)
+			w.audit(false)
+		})
 	}
 }

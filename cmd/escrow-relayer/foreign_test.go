@@ -15,6 +15,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/internal/lab"
 	"github.com/fusion-prime/escrow-relayer/internal/testchain"
 	"github.com/fusion-prime/escrow-relayer/internal/testchain/contracts"
+	"github.com/fusion-prime/escrow-relayer/internal/testpg"
 	"github.com/fusion-prime/escrow-relayer/internal/testpubsub"
 	"github.com/fusion-prime/escrow-relayer/relayer/message"
 )
@@ -23,7 +24,7 @@ import (
 // published once, in order, under the name that it means with its own arguments; `doctor` and `audit` agree.
 func TestForeignFactory(t *testing.T) {
 	t.Parallel()
-	l, err := lab.Start(t.Context(), lab.Options{Bin: bin, Seed: 9})
+	l, err := lab.Start(t.Context(), lab.Options{Bin: bin, Seed: 9, Server: testpg.Shared(t)})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, l.Close()) })
 	wallet, err := testchain.OpenWallet(t.Context(), l.Chain.HTTP(), l.Chain.Accounts()[1])

@@ -90,8 +90,22 @@ func lies(mode faults.Mode) func(*world, *faults.Node, int) []*faults.Injected {
 	}
 }
 
-// honestBeside are the numbers of honest endpoints beside one that lies. With the tag long the others are tried.
-var honestBeside = []int{1}
+// waysToLie by name: each mines blocks with traffic, about which the liar lies.
+var waysToLie = map[string]func(*world, *faults.Node, int) []*faults.Injected{
+	"invented": (*world).invents, "withheld": lies(faults.Withheld), "changed": lies(faults.Changed),
+	"blank": lies(faults.Blank), "fork": lies(faults.Fork), "repeated": lies(faults.Repeated),
+	"hidden": lies(faults.Hidden),
+}
+
+// deceit is a lie, told during a takeover or a restart of all, beside a number of honest endpoints.
+type deceit struct {
+	lie     string
+	restart bool
+	honest  int
+}
+
+// deceits that are tried; with the tag long, all.
+var deceits = []deceit{{"invented", false, 1}, {"withheld", true, 1}}
 
 // One endpoint lies while slots change hands, or after a restart, when the process knows nothing of it yet: about
 // blocks that were mined while nobody served the slots. Exactly what the chain has is published; where no other
@@ -99,35 +113,18 @@ var honestBeside = []int{1}
 // next process.
 func TestLiesDuringTakeoverAndRestart(t *testing.T) {
 	t.Parallel()
-	for name, lie := range map[string]func(*world, *faults.Node, int) []*faults.Injected{
-		"invented": (*world).invents, "withheld": lies(faults.Withheld), "changed": lies(faults.Changed),
-		"blank": lies(faults.Blank), "fork": lies(faults.Fork), "repeated": lies(faults.Repeated),
-		"hidden": lies(faults.Hidden),
-	} {
-		for _, honest := range honestBeside {
-			for _, restart := range []bool{false, true} {
-				if name == "fork" && honest == 0 { // a made-up chain that nobody contradicts is one
-					continue
-				}
-
-				t.Run(fmt.Sprintf("%s, restart %t, beside %d", name, restart, honest), func(t *testing.T) {
-					t.Parallel()
-					if name == "fork" {
-						honest = 2 // two that name different chains are never decided
-					}
-
-					lieMeanwhile(t, name, lie, restart, honest)
-				})
-			}
-		}
+	for _, d := range deceits {
+		t.Run(fmt.Sprintf("%s, restart %t, beside %d", d.lie, d.restart, d.honest), func(t *testing.T) {
+			t.Parallel()
+			lieMeanwhile(t, d)
+		})
 	}
 }
 
-func lieMeanwhile(t *testing.T, name string, lie func(*world, *faults.Node, int) []*faults.Injected, restart bool,
-	honest int) {
+func lieMeanwhile(t *testing.T, d deceit) {
 	w := newWorld(t, func(o *lab.Options) { o.Confirmations = 3 })
 	liar := w.liar()
-	w.RPC = append(w.RPC, w.Chain.WS())[:honest+1]
+	w.RPC = append(w.RPC, w.Chain.WS())[:d.honest+1]
 	w.run("r0", 0, 2, nil)
 	w.run("r1", 1, 2, nil)
 	w.ready("r0", "r1")
@@ -136,12 +133,12 @@ func lieMeanwhile(t *testing.T, name string, lie func(*world, *faults.Node, int)
 	w.audit(false)
 
 	w.fleet["r1"].Kill()
-	if restart {
+	if d.restart {
 		w.fleet["r0"].Kill()
 		w.until("nobody lives", func(f *fleet.Fleet) bool { return f.Live() == 0 })
 	}
 
-	told := lie(w, liar, 6)
+	told := waysToLie[d.lie](w, liar, 6)
 	hits := func() (n int) {
 		for _, l := range told {
 			n += l.Hits()
@@ -149,11 +146,11 @@ func lieMeanwhile(t *testing.T, name string, lie func(*world, *faults.Node, int)
 
 		return n
 	}
-	if restart {
+	if d.restart {
 		w.run("r0", 0, 2, nil)
 	}
 
-	if honest == 0 {
+	if d.honest == 0 {
 		require.Eventually(t, func() bool { return hits() > 0 }, 60*time.Second, 20*time.Millisecond, "the lie is told")
 		for _, l := range told {
 			l.Remove()
@@ -167,7 +164,7 @@ func lieMeanwhile(t *testing.T, name string, lie func(*world, *faults.Node, int)
 
 	// What does not hash to what it claims is a lie. Another branch may be one, and a block that is not there may not
 	// have come: they are outvoted.
-	if name != "hidden" && name != "fork" && honest > 0 {
+	if d.lie != "hidden" && d.lie != "fork" && d.honest > 0 {
 		w.namesLiar(liar)
 	}
 }

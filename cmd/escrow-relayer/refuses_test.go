@@ -80,7 +80,8 @@ func TestADatabaseThatTakesNothingIsNamed(t *testing.T) {
 	var name string
 	require.NoError(t, w.DB.QueryRow(t.Context(), `select quote_ident(current_database())`).Scan(&name))
 	exec(`alter database ` + name + ` set default_transaction_read_only = on`)
-	exec(`select pg_terminate_backend(pid) from pg_stat_activity where application_name like 'escrow-relayer/%'`)
+	exec(`select pg_terminate_backend(pid) from pg_stat_activity where application_name like 'escrow-relayer/%'
+		and datname = current_database()`)
 	require.Eventually(t, func() bool {
 		code, out = w.operator(nil, "status")
 		return code == 1 && strings.Contains(out, "the database is read-only")

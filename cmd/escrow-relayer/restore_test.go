@@ -59,7 +59,7 @@ func (w *world) copyDatabase(from, to string) {
 // cannot dedupe, who receive nothing twice, and then for those that do.
 func TestRestoreRunbook(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, nil)
+	w := newWorld(t, ownServer)
 	w.startTwo(nil)
 	w.blocks(6)
 	w.audit(false)

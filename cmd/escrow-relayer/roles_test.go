@@ -25,7 +25,7 @@ func TestServicesNeedNoRightToChangeTables(t *testing.T) {
 	blocks := regexp.MustCompile("(?s)```postgresql\n(.*?)```").FindAllStringSubmatch(string(page), -1)
 	require.Len(t, blocks, 4, "what postgres grants, what the migration login grants, and both for the services with keys")
 
-	w := newWorld(t, nil)
+	w := newWorld(t, ownServer)
 	ctx := t.Context()
 	as := func(user string) string {
 		u, err := url.Parse(w.URL)

@@ -192,8 +192,7 @@ func TestNewFactoryRunbook(t *testing.T) {
 		"the database follows another factory, which it names")
 	delete(w.fleet, "hasty")
 
-	require.NoError(t, w.PG.CreateDatabase(t.Context(), "relayer_v2", ""))
-	second["DATABASE_URL"] = w.PG.URL("relayer_v2")
+	second["DATABASE_URL"] = w.another("v2")
 	code, _ = w.operator(second, "migrate")
 	require.Zero(t, code)
 	code, _ = w.operator(second, "doctor")
@@ -263,7 +262,7 @@ func TestNewChainRunbook(t *testing.T) {
 
 func TestSchemaUpgradeRunbook(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, nil)
+	w := newWorld(t, ownServer)
 	manual := map[string]string{"MIGRATE_ON_START": "false"}
 	p := w.run("early", 0, 2, manual)
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)

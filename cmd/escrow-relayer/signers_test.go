@@ -17,6 +17,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/internal/lab"
 	"github.com/fusion-prime/escrow-relayer/internal/testchain"
 	"github.com/fusion-prime/escrow-relayer/internal/testchain/contracts"
+	"github.com/fusion-prime/escrow-relayer/internal/testpg"
 	"github.com/fusion-prime/escrow-relayer/internal/testpubsub"
 	"github.com/fusion-prime/escrow-relayer/internal/testsign"
 	"github.com/fusion-prime/escrow-relayer/relayer/command"
@@ -25,7 +26,7 @@ import (
 // Keys of AWS KMS and of a remote signer, which never leave their servers: the binary sends a command with each.
 func TestKeysElsewhereSendCommands(t *testing.T) {
 	t.Parallel()
-	l, err := lab.Start(t.Context(), lab.Options{Bin: bin, Seed: 8})
+	l, err := lab.Start(t.Context(), lab.Options{Bin: bin, Seed: 8, Server: testpg.Shared(t)})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, l.Close()) })
 	inKMS, remote, requester := l.Chain.Accounts()[0], l.Chain.Accounts()[2], testchain.Accounts(99, 1)[0]

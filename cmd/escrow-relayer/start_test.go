@@ -94,9 +94,8 @@ func TestSomethingElseThanAFactory(t *testing.T) {
 	var escrow string
 	require.NoError(t, w.DB.QueryRow(t.Context(), `select address from escrow_registry limit 1`).Scan(&escrow))
 
-	require.NoError(t, w.PG.CreateDatabase(t.Context(), "other", ""))
 	code, out := call(t, w.Environ("r1", 0, 1, map[string]string{"FACTORY_ADDRESS": escrow, "PORT": "0",
-		"DATABASE_URL": w.PG.URL("other")}), "run")
+		"DATABASE_URL": w.another("other")}), "run")
 	require.Equal(t, exitRefused, code, out)
 	require.Contains(t, out, "looks like an escrow; name the factory that deployed it")
 }

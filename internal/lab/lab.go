@@ -7,6 +7,7 @@ package lab
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	"errors"
 	"maps"
 	"os"
@@ -41,7 +42,8 @@ type Options struct {
 	Interval      time.Duration  // between blocks; zero: on demand
 	Seed          uint64
 	Confirmations int               // zero means 2
-	Postgres      testpg.Options    //
+	Postgres      testpg.Options    // of the lab's own server
+	Server        *testpg.Server    // has a migrated database for the lab; nil: one of the lab's own, with an empty one
 	Env           map[string]string // for every relayer, over the lab's own
 	ChainEnv      map[string]string // of this chain alone: in a file that lists several, of its entry
 	RPC           []string          // endpoints that relayers use; zero: the node's, http and ws in turn
@@ -53,6 +55,7 @@ type Options struct {
 type Lab struct {
 	Options
 	PG        *testpg.Server
+	Database  string // its name
 	URL       string // of the database
 	DB        *pgxpool.Pool
 	Chain     testchain.Node
@@ -111,17 +114,25 @@ func (l *Lab) deploy(ctx context.Context) (err error) {
 }
 
 func (l *Lab) openDatabase(ctx context.Context) (err error) {
-	l.Postgres.Own = true
-	if l.PG, err = testpg.Start(ctx, l.Postgres); err != nil {
+	if l.PG = l.Server; l.PG == nil {
+		l.Postgres.Own = true
+		if l.PG, err = testpg.Start(ctx, l.Postgres); err != nil {
+			return err
+		}
+
+		l.later(func() error { return l.PG.Stop(context.Background()) })
+		l.Database = "relayer"
+		err = l.PG.CreateDatabase(ctx, l.Database, "")
+	} else {
+		l.Database = "relayer_" + strings.ToLower(rand.Text())
+		err = l.copyTemplate(ctx)
+	}
+
+	if err != nil {
 		return err
 	}
 
-	l.later(func() error { return l.PG.Stop(context.Background()) })
-	if err := l.PG.CreateDatabase(ctx, "relayer", ""); err != nil {
-		return err
-	}
-
-	l.URL = l.PG.URL("relayer")
+	l.URL = l.PG.URL(l.Database)
 	if l.DB, err = pgxpool.New(ctx, l.URL); err != nil {
 		return err
 	}
@@ -129,6 +140,25 @@ func (l *Lab) openDatabase(ctx context.Context) (err error) {
 	l.later(func() error { l.DB.Close(); return nil })
 
 	return nil
+}
+
+func (l *Lab) copyTemplate(ctx context.Context) error {
+	template, err := l.PG.Template(ctx)
+	if err != nil {
+		return err
+	}
+
+	l.later(func() error { return l.PG.DropDatabase(context.Background(), l.Database) })
+
+	return l.PG.CreateDatabase(ctx, l.Database, template)
+}
+
+// AnotherDatabase makes an empty database beside the lab's, which goes with the lab, and returns its URL.
+func (l *Lab) AnotherDatabase(ctx context.Context, suffix string) (url string, err error) {
+	name := l.Database + "_" + suffix
+	l.later(func() error { return l.PG.DropDatabase(context.Background(), name) })
+
+	return l.PG.URL(name), l.PG.CreateDatabase(ctx, name, "")
 }
 
 // openPubSub starts the server, and records what comes on the two topics.

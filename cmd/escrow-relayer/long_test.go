@@ -1,0 +1,26 @@
+//go:build long
+
+package main
+
+import (
+	"context"
+
+	"github.com/fusion-prime/escrow-relayer/internal/testchain"
+)
+
+func init() {
+	independent["anvil"] = func(ctx context.Context, o testchain.Options) (testchain.Node, error) {
+		return testchain.StartAnvil(ctx, o)
+	}
+
+	deceits = nil
+	for lie := range waysToLie {
+		for honest := range 3 {
+			if lie == "fork" && honest < 2 { // a chain that nobody contradicts is one, and of two none is decided for
+				continue
+			}
+
+			deceits = append(deceits, deceit{lie, false, honest}, deceit{lie, true, honest})
+		}
+	}
+}
