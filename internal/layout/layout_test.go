@@ -84,8 +84,7 @@ func TestProductionBinary(t *testing.T) {
 	deps := strings.Fields(string(out))
 	require.Contains(t, deps, module+"relayer/publish")
 	for _, d := range deps {
-		for _, never := range []string{module + "internal", "testing", "github.com/ethereum/go-ethereum/node",
-			"cloud.google.com/go/pubsub/v2/pstest"} {
+		for _, never := range []string{module + "internal", "testing", "github.com/ethereum/go-ethereum/node"} {
 			require.False(t, within(d, never), "the deployed binary contains %s", d)
 		}
 	}

@@ -1,9 +1,12 @@
 // Package testpubsub is a Pub/Sub server on a TCP address, with faults on demand, and a recorder of what it was given.
 //
-// The server is Google's pstest behind a gRPC server of ours, which adds what pstest lacks: it
-// refuses what the real service refuses (two ordering keys in one request, too large a request), it
-// injects faults outside of pstest's one mutex, so that a slow answer slows only its own request,
-// and it shows every stored message in the order of storage.
+// The server keeps topics and subscriptions as Google documents them, with what decides whether a
+// consumer is right: leases that end with their deadline or the client's stream, order per key, also
+// of what is delivered again, counted attempts, pauses between them, dead letters. It has no filters,
+// no push and no retention. Google's own fake, pstest, keeps the leases of streams that have ended,
+// counts the attempts of all subscriptions together, and drops what is ten minutes old.
+//
+// Faults are injected before a request is stored, so that a slow answer slows only its own request.
 //
 // Processes reach it through PUBSUB_EMULATOR_HOST. CreateTopic, CreateSubscription and Record take
 // an address, and so they work with Google's own emulator too.

@@ -10,13 +10,13 @@ import (
 	"time"
 
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
-	"cloud.google.com/go/pubsub/v2/pstest"
 	"google.golang.org/api/option"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/emptypb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
@@ -34,21 +34,25 @@ type Options struct {
 type Server struct {
 	addr   string
 	forget bool
-	fake   *pstest.Server
 	grpc   *grpc.Server
 	served sync.WaitGroup
 
-	mu     sync.Mutex // held while a request is stored, so that taps see the order of storage
-	nextID int
-	taps   map[*Recorder]struct{}
-	stored chan struct{} // closed and replaced when a request is stored
-	clock  clock
+	mu            sync.Mutex
+	topics        map[string]*topic // by full name
+	subscriptions map[string]*subscription
+	nextID        int // of messages
+	taps          map[*Recorder]struct{}
+	watcher       Watcher // nil: none
 
 	faults faults
 }
 
-// goneClients is how the server notices that a client is gone whose connection never ended. The fake hands a
-// message that nobody acknowledged to the same stream again and again; the real service does not.
+type topic struct {
+	proto         *pubsubpb.Topic
+	subscriptions []*subscription
+}
+
+// goneClients is how the server notices that a client is gone whose connection never ended.
 var goneClients = grpc.KeepaliveParams(keepalive.ServerParameters{Time: 10 * time.Second, Timeout: 5 * time.Second})
 
 // pings are allowed as often as by Google's front ends, every 30 s (googleapis/java-bigtable#528), and a little.
@@ -64,15 +68,12 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	s := &Server{
 		addr:   listener.Addr().String(),
 		forget: o.Forget,
-		fake:   pstest.NewServerWithAddress("127.0.0.1:0"), // nobody is told of that port: clients use ours
 		grpc: grpc.NewServer(grpc.MaxRecvMsgSize(2*maxRequestBytes), grpc.MaxSendMsgSize(2*maxRequestBytes), goneClients,
 			pings),
-		taps: map[*Recorder]struct{}{}, stored: make(chan struct{}),
+		topics: map[string]*topic{}, subscriptions: map[string]*subscription{}, taps: map[*Recorder]struct{}{},
 	}
-	s.fake.SetTimeNowFunc(s.clock.now)
-	pubsubpb.RegisterPublisherServer(s.grpc, &publisher{PublisherServer: &s.fake.GServer, server: s})
-	pubsubpb.RegisterSubscriberServer(s.grpc, &subscriber{SubscriberServer: &s.fake.GServer, server: s})
-	pubsubpb.RegisterSchemaServiceServer(s.grpc, &s.fake.GServer)
+	pubsubpb.RegisterPublisherServer(s.grpc, &publisher{server: s})
+	pubsubpb.RegisterSubscriberServer(s.grpc, &subscriber{server: s})
 	s.served.Go(func() { _ = s.grpc.Serve(listener) }) // ends with Stop only; clients see the rest
 
 	return s, nil
@@ -91,15 +92,53 @@ func ClientOptions(addr string) []option.ClientOption {
 func (s *Server) Stop() error {
 	s.grpc.Stop()
 	s.served.Wait()
-	err := s.fake.Close()
-	s.fake.Wait()
 
-	return err
+	return nil
 }
 
-// ClearMessages frees what the fake keeps of every message it ever stored (1.1 kB each), the ones
-// that no subscriber has acknowledged yet included. What was tapped or recorded stays.
-func (s *Server) ClearMessages() { s.fake.ClearMessages() }
+// Moment is one in the life of a message on its way to a consumer.
+type Moment string
+
+// Moments that a Watcher is told of.
+const (
+	Delivered    Moment = "delivered"    // messages were sent on a stream
+	Acknowledged Moment = "acknowledged" // an acknowledgement has come, and not taken effect
+)
+
+// Watcher is told of moments. If it returns an error, that is the answer, and an acknowledgement has no
+// effect: the request was lost on its way. It may be called concurrently.
+type Watcher func(subscription string, what Moment) error
+
+// Watch replaces the watcher.
+func (s *Server) Watch(w Watcher) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.watcher = w
+}
+
+func (s *Server) watch(subscription string, what Moment) error {
+	s.mu.Lock()
+	w := s.watcher
+	s.mu.Unlock()
+	if w == nil {
+		return nil
+	}
+
+	return w(subscription, what)
+}
+
+// Unacknowledged is how many messages a subscription, by its full name, has yet to deliver or hear of.
+func (s *Server) Unacknowledged(subscription string) (n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if sub := s.subscriptions[subscription]; sub != nil {
+		for _, q := range sub.keys {
+			n += len(q.items)
+		}
+	}
+
+	return n
+}
 
 // Tap records every message from now on, in the order of storage, until the recorder is stopped.
 func (s *Server) Tap() *Recorder {
@@ -118,10 +157,59 @@ func (s *Server) Tap() *Recorder {
 	return r
 }
 
-// publisher is pstest's, but for Publish.
+// publisher is what publishers and administrators of topics call.
 type publisher struct {
-	pubsubpb.PublisherServer
+	pubsubpb.UnimplementedPublisherServer
 	server *Server
+}
+
+func (p *publisher) CreateTopic(_ context.Context, req *pubsubpb.Topic) (*pubsubpb.Topic, error) {
+	p.server.mu.Lock()
+	defer p.server.mu.Unlock()
+	if p.server.topics[req.Name] != nil {
+		return nil, status.Errorf(codes.AlreadyExists, "topic %s exists", req.Name)
+	}
+
+	p.server.topics[req.Name] = &topic{proto: req}
+
+	return req, nil
+}
+
+func (p *publisher) GetTopic(_ context.Context, req *pubsubpb.GetTopicRequest) (*pubsubpb.Topic, error) {
+	p.server.mu.Lock()
+	defer p.server.mu.Unlock()
+	t, err := p.server.topic(req.Topic)
+	if err != nil {
+		return nil, err
+	}
+
+	return t.proto, nil
+}
+
+// DeleteTopic leaves the subscriptions without a topic.
+func (p *publisher) DeleteTopic(_ context.Context, req *pubsubpb.DeleteTopicRequest) (*emptypb.Empty, error) {
+	p.server.mu.Lock()
+	defer p.server.mu.Unlock()
+	t, err := p.server.topic(req.Topic)
+	if err != nil {
+		return nil, err
+	}
+
+	for _, s := range t.subscriptions {
+		s.proto.Topic = "_deleted-topic_"
+	}
+
+	delete(p.server.topics, req.Topic)
+
+	return &emptypb.Empty{}, nil
+}
+
+func (s *Server) topic(name string) (*topic, error) {
+	if t := s.topics[name]; t != nil {
+		return t, nil
+	}
+
+	return nil, status.Errorf(codes.NotFound, "there is no topic %s", name)
 }
 
 func (p *publisher) Publish(ctx context.Context, req *pubsubpb.PublishRequest) (*pubsubpb.PublishResponse, error) {
@@ -138,7 +226,7 @@ func (p *publisher) Publish(ctx context.Context, req *pubsubpb.PublishRequest) (
 		return nil, fault.status()
 	}
 
-	resp, err := p.server.store(ctx, p.PublisherServer, req)
+	resp, err := p.server.store(req)
 	if err == nil && fault != nil && fault.Code != codes.OK {
 		return nil, fault.status()
 	}
@@ -146,67 +234,37 @@ func (p *publisher) Publish(ctx context.Context, req *pubsubpb.PublishRequest) (
 	return resp, err
 }
 
-func (s *Server) store(ctx context.Context, fake pubsubpb.PublisherServer,
-	req *pubsubpb.PublishRequest) (*pubsubpb.PublishResponse, error) {
+func (s *Server) store(req *pubsubpb.PublishRequest) (*pubsubpb.PublishResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	resp := &pubsubpb.PublishResponse{}
-	if s.forget {
-		for _, m := range req.Messages {
-			s.nextID++
-			m.MessageId, m.PublishTime = fmt.Sprintf("m%d", s.nextID), timestamppb.New(s.clock.now())
-			resp.MessageIds = append(resp.MessageIds, m.MessageId)
-		}
-	} else {
-		var err error
-		if resp, err = fake.Publish(ctx, req); err != nil {
-			return nil, err
-		}
+	t, err := s.topic(req.Topic)
+	switch {
+	case s.forget:
+		t = &topic{proto: &pubsubpb.Topic{Name: req.Topic}}
+	case err != nil:
+		return nil, err
 	}
 
+	return &pubsubpb.PublishResponse{MessageIds: s.keep(t, req.Messages)}, nil
+}
+
+// keep gives messages their ids, and passes them to subscriptions and taps in the same order.
+func (s *Server) keep(t *topic, messages []*pubsubpb.PubsubMessage) (ids []string) {
 	now := time.Now()
-	for tap := range s.taps {
-		for _, m := range req.Messages {
-			tap.add(message(req.Topic, m, now))
+	for _, m := range messages {
+		s.nextID++
+		m.MessageId, m.PublishTime = fmt.Sprintf("m%d", s.nextID), timestamppb.New(now)
+		ids = append(ids, m.MessageId)
+		for _, sub := range t.subscriptions {
+			sub.add(m)
+		}
+
+		for tap := range s.taps {
+			tap.add(message(t.proto.Name, m, now))
 		}
 	}
 
-	close(s.stored)
-	s.stored = make(chan struct{})
-
-	return resp, nil
-}
-
-// subscriber is pstest's, but for Pull.
-type subscriber struct {
-	pubsubpb.SubscriberServer
-	server *Server
-}
-
-// pullWait bounds the wait for a message. What is delivered again, since nobody acknowledged it, comes by then.
-const pullWait = 500 * time.Millisecond
-
-// Pull answers as soon as a message is stored, as the real service does; the fake looks once more after 500 ms.
-func (s *subscriber) Pull(ctx context.Context, req *pubsubpb.PullRequest) (*pubsubpb.PullResponse, error) {
-	wait := !req.ReturnImmediately //nolint:staticcheck // deprecated for the real service's sake: it may miss messages
-	req.ReturnImmediately = true   //nolint:staticcheck // the wait is here
-	for end := time.After(pullWait); ; {
-		s.server.mu.Lock()
-		stored := s.server.stored
-		s.server.mu.Unlock()
-		resp, err := s.SubscriberServer.Pull(ctx, req)
-		if err != nil || len(resp.ReceivedMessages) > 0 || !wait {
-			return resp, err
-		}
-
-		select {
-		case <-stored:
-		case <-end:
-			wait = false
-		case <-ctx.Done():
-			return nil, status.FromContextError(ctx.Err()).Err()
-		}
-	}
+	return ids
 }
 
 // Limits of the real service, from its page on quotas and limits.
@@ -219,7 +277,7 @@ const (
 	maxOrderingKey     = 1024
 )
 
-// check refuses what the real service refuses and the fake does not.
+// check refuses what the real service refuses.
 func check(req *pubsubpb.PublishRequest) error {
 	size := 0
 	refuse := func(format string, args ...any) error { return status.Errorf(codes.InvalidArgument, format, args...) }
@@ -255,25 +313,6 @@ func check(req *pubsubpb.PublishRequest) error {
 	}
 
 	return nil
-}
-
-// clock never gives a time twice: the fake orders the messages of a key by publish time, and equal ones at random.
-type clock struct {
-	mu   sync.Mutex
-	last time.Time
-}
-
-func (c *clock) now() time.Time {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	t := time.Now()
-	if !t.After(c.last) {
-		t = c.last.Add(1)
-	}
-
-	c.last = t
-
-	return t
 }
 
 // TopicName and SubscriptionName are the full names that the service knows things by.
@@ -312,15 +351,20 @@ func DeleteTopic(ctx context.Context, addr, project, topic string) error {
 
 // CreateSubscription creates a subscription with message ordering at the server at addr; one that exists is fine.
 func CreateSubscription(ctx context.Context, addr, project, topic, subscription string) error {
-	return with(addr, func(conn *grpc.ClientConn) error {
-		_, err := pubsubpb.NewSubscriberClient(conn).CreateSubscription(ctx, &pubsubpb.Subscription{
-			Name:                  SubscriptionName(project, subscription),
-			Topic:                 TopicName(project, topic),
-			AckDeadlineSeconds:    ackDeadlineSeconds,
-			EnableMessageOrdering: true,
-		})
+	return Subscribe(ctx, addr, &pubsubpb.Subscription{
+		Name:                  SubscriptionName(project, subscription),
+		Topic:                 TopicName(project, topic),
+		AckDeadlineSeconds:    ackDeadlineSeconds,
+		EnableMessageOrdering: true,
+	})
+}
 
-		return ignoreExisting(fmt.Sprintf("create subscription %s", subscription), err)
+// Subscribe creates any subscription at the server at addr; one that exists is fine.
+func Subscribe(ctx context.Context, addr string, s *pubsubpb.Subscription) error {
+	return with(addr, func(conn *grpc.ClientConn) error {
+		_, err := pubsubpb.NewSubscriberClient(conn).CreateSubscription(ctx, s)
+
+		return ignoreExisting(fmt.Sprintf("create subscription %s", s.Name), err)
 	})
 }
 

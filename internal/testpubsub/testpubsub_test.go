@@ -253,17 +253,6 @@ func TestForgetKeepsNothing(t *testing.T) {
 	require.Zero(t, f.recorder.Len())
 }
 
-func TestClearMessages(t *testing.T) {
-	t.Parallel()
-	f, ctx := setup(t, testpubsub.Options{}), within(t)
-	require.NoError(t, f.publish(ctx, "k", "1")[0])
-	require.NoError(t, f.recorder.Wait(ctx, 1))
-	f.ClearMessages()
-	require.NoError(t, f.publish(ctx, "k", "2")[0])
-	require.NoError(t, f.recorder.Wait(ctx, 2))
-	require.Equal(t, []string{"1", "2"}, byKey(f.recorder.Messages())["k"])
-}
-
 func TestRecordNeedsASubscription(t *testing.T) {
 	t.Parallel()
 	f := setup(t, testpubsub.Options{})
