@@ -22,12 +22,16 @@ build: ## the binary, in bin/
 	go build -trimpath -ldflags '-X main.version=$(VERSION) -X main.commit=$(COMMIT) -X main.date=$(DATE)' -o $(BIN) ./cmd/escrow-relayer
 
 .PHONY: demo
-demo: build $(DEMO) ## three relayers on two chains: watch them lose a leader, get a second factory, and lose no event
+demo: slow-at-first build $(DEMO) ## three relayers on two chains: watch them lose a leader, get a second factory, and lose no event
 	$(DEMO) $(ARGS)
 
 .PHONY: dev
-dev: build $(DEMO) ## one relayer with a local chain, Postgres and Pub/Sub, to write a consumer against (ARGS=--help)
+dev: slow-at-first build $(DEMO) ## one relayer with a local chain, Postgres and Pub/Sub, to write a consumer against (ARGS=--help)
 	$(DEMO) dev $(ARGS)
+
+.PHONY: slow-at-first
+slow-at-first:
+	@test -e $(DEMO) || echo "building: one to three minutes the first time, seconds later …"
 
 .PHONY: $(DEMO)
 $(DEMO):

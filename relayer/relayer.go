@@ -198,6 +198,7 @@ func (r *Relayer) assemble() {
 func (r *Relayer) watchConfig(component string, commits *lastError) watch.Config {
 	return watch.Config{Source: r.source, Ledger: r.ledger, ABI: r.cfg.ABI, Filters: r.filters,
 		Log: r.component(component), Metrics: r.metrics.watch, Tracer: r.tracing.Tracer(),
+		Latest: r.cfg.Finality == "latest" || r.cfg.Finality == "confirmations" && r.cfg.Confirmations == 0,
 		Stored: commits.set}
 }
 

@@ -11,10 +11,12 @@ import (
 	"strconv"
 	"time"
 
+	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/common/hexutil"
 	"github.com/ethereum/go-ethereum/crypto"
 	"github.com/ethereum/go-ethereum/rpc"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/fusion-prime/escrow-relayer/internal/lab"
 	"github.com/fusion-prime/escrow-relayer/internal/testchain"
@@ -46,6 +48,7 @@ const (
 	devProject     = "local"
 	devEvents      = "settlement.events.v1"
 	devRetractions = "settlement.retractions.v1"
+	devDead        = "settlement.dead.v1"
 )
 
 // Pace of the chain that is brought along.
@@ -218,6 +221,23 @@ func (d *dev) openDatabase(ctx context.Context) error {
 	return nil
 }
 
+// devSubscription is a consumer's to a topic, as the documents create it, but that a refused message comes again
+// within seconds. What comes from the dead-letter topic stays until it is acknowledged.
+func devSubscription(topic string) *pubsubpb.Subscription {
+	s := &pubsubpb.Subscription{
+		Name: testpubsub.SubscriptionName(devProject, topic+".consumer"), Topic: testpubsub.TopicName(devProject, topic),
+		EnableMessageOrdering: true,
+		RetryPolicy: &pubsubpb.RetryPolicy{MinimumBackoff: durationpb.New(time.Second),
+			MaximumBackoff: durationpb.New(10 * time.Second)},
+	}
+	if topic != devDead {
+		s.DeadLetterPolicy = &pubsubpb.DeadLetterPolicy{DeadLetterTopic: testpubsub.TopicName(devProject, devDead),
+			MaxDeliveryAttempts: 5}
+	}
+
+	return s
+}
+
 // openPubSub starts the server, with a subscription to each topic for a consumer.
 func (d *dev) openPubSub(ctx context.Context) (err error) {
 	if d.pubsub, err = testpubsub.Start(ctx, testpubsub.Options{Addr: d.o.PubSub}); err != nil {
@@ -225,12 +245,12 @@ func (d *dev) openPubSub(ctx context.Context) (err error) {
 	}
 
 	d.closers = append(d.closers, d.pubsub.Stop)
-	for _, topic := range []string{devEvents, devRetractions} {
+	for _, topic := range []string{devDead, devEvents, devRetractions} {
 		if err := testpubsub.CreateTopic(ctx, d.pubsub.Addr(), devProject, topic); err != nil {
 			return err
 		}
 
-		if err := testpubsub.CreateSubscription(ctx, d.pubsub.Addr(), devProject, topic, topic+".consumer"); err != nil {
+		if err := testpubsub.Subscribe(ctx, d.pubsub.Addr(), devSubscription(topic)); err != nil {
 			return err
 		}
 	}
@@ -318,7 +338,9 @@ func (d *dev) introduce(page, chain, log string) {
 		d.say("  export DATABASE_URL='%s'", d.consumer)
 	}
 
-	d.say("\nand receives from the subscriptions %s.consumer and %s.consumer.", devEvents, devRetractions)
+	d.say("  export EVENTS_SUBSCRIPTION=%s.consumer RETRACTIONS_SUBSCRIPTION=%s.consumer", devEvents, devRetractions)
+	d.say("\nWhat it refuses five times is told here, and goes to %s.consumer: run it with both set to that\n"+
+		"once it is repaired.", devDead)
 	if d.sim != nil {
 		a := d.sim.Accounts()[9]
 		key := crypto.FromECDSA(a.Key)

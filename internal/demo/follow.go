@@ -11,6 +11,8 @@ import (
 
 	"github.com/fusion-prime/escrow-relayer/internal/lab"
 	"github.com/fusion-prime/escrow-relayer/internal/testchain"
+	"github.com/fusion-prime/escrow-relayer/internal/testpubsub"
+	"github.com/fusion-prime/escrow-relayer/relayer/message"
 )
 
 // follow prints messages and uses the contracts until ctx ends, or the relayer does.
@@ -28,11 +30,20 @@ func (d *dev) follow(ctx context.Context, p *lab.Process, log string) error {
 	d.closers = append(d.closers, published.Stop)
 	g.Go(func() error {
 		for running.Err() == nil {
-			if err := published.Wait(running, 1); err != nil {
+			some := func(held []testpubsub.Message) bool { return len(held) > 0 }
+			if err := published.WaitFor(running, some); err != nil {
 				return unlessEnded(running, err)
 			}
 
 			for _, m := range published.Drain() {
+				if m.Topic == testpubsub.TopicName(devProject, devDead) {
+					d.say("dead letter: %s of %s, refused %s times by %s", m.Attributes[message.AttrEventID],
+						m.Attributes[message.AttrEventType], m.Attributes["CloudPubSubDeadLetterSourceDeliveryCount"],
+						m.Attributes["CloudPubSubDeadLetterSourceSubscription"])
+
+					continue
+				}
+
 				var line bytes.Buffer
 				if err := json.Compact(&line, m.Data); err != nil {
 					return fmt.Errorf("read a message of the relayer: %w", err)

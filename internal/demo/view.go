@@ -180,9 +180,9 @@ func (c *chainLook) oneLine() string {
 		fmt.Fprintf(&commands, "  commands under way %d waiting %d", f.Senders[i].InFlight, f.Senders[i].Waiting)
 	}
 
-	return fmt.Sprintf("chain %d  leader %-10s alive %d  slots %d/%d adopted %d  head %d cursor %d lag %d  "+
-		"factories %d  escrows %d  published %d  outbox %d", f.ChainID, c.leader(), f.Live(), f.Slots.Served, f.Slots.Total,
-		f.Slots.Adopted, c.head, f.Chain.LowestCursor, c.lag(f.Chain.LowestCursor), c.factories, f.Escrows.Registered(),
+	return fmt.Sprintf("chain %d  relayers alive %d, leader %-10s slots served %d of %d, adopted %d  "+
+		"block %d, behind by %d  factories %d  escrows %d  messages published %d, waiting %d", f.ChainID, f.Live(), c.leader(), f.Slots.Served,
+		f.Slots.Total, f.Slots.Adopted, c.head, c.lag(f.Chain.LowestCursor), c.factories, f.Escrows.Registered(),
 		c.published(), f.Outbox.Messages) + commands.String()
 }
 

@@ -37,7 +37,12 @@ func rollback(ctx context.Context, cfg *Config, at ledger.Position) error {
 
 	if rolled.Done {
 		cfg.Metrics.reorg(rolled.Depth)
-		cfg.Log.ErrorContext(ctx, "chain reorganised deeper than the configured finality: rolled back",
+		level := slog.LevelError
+		if cfg.Latest {
+			level = slog.LevelInfo
+		}
+
+		cfg.Log.Log(ctx, level, "chain reorganised deeper than the configured finality: rolled back",
 			slog.Int64("block", fork.Next-1), slog.Int64("depth", rolled.Depth),
 			slog.Int("orphaned_events", rolled.Orphaned), slog.Int("escrows", rolled.Escrows))
 	}

@@ -36,6 +36,7 @@ type Config struct {
 	Log     *slog.Logger
 	Metrics *Metrics
 	Tracer  trace.Tracer // nil: untraced
+	Latest  bool         // FINALITY=latest: published blocks are expected to be reorganised
 	Stored  func(error)  // gets the outcome of each commit, unless another writer was first; may be nil
 }
 

@@ -2,7 +2,6 @@ package web
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -157,13 +156,8 @@ func (b *board) read(ctx context.Context, every time.Duration) news {
 		return n
 	}
 
-	level := slog.LevelWarn
-	if errors.Is(err, database.ErrNoSchema) {
-		level = slog.LevelInfo // a first start: this instance, or the next one, makes it
-	}
-
-	if b.news.err == nil {
-		b.cfg.Log.Log(ctx, level, "fleet not read for the status page, trying again",
+	if b.news.err == nil { // an outage of the database is a warning of the relayer's
+		b.cfg.Log.InfoContext(ctx, "fleet not read for the status page, trying again",
 			slog.String("err", b.cfg.Mask(err.Error())))
 	}
 

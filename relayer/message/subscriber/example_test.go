@@ -10,8 +10,8 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/message/subscriber"
 )
 
-// A message is applied in one transaction with its effect, here a row per approval. The program in
-// folder approvals has the rest: the subscriptions and the acknowledgement.
+// A message is applied in one transaction with its effect, here a row per event that a retraction deletes. The
+// program in folder balances keeps a sum instead, and has the rest: the subscriptions and the acknowledgement.
 func ExampleApply() {
 	keepApproval := func(ctx context.Context, tx pgx.Tx, m *message.Message) error {
 		switch {

@@ -1,12 +1,12 @@
 """The part of google-cloud-pubsub that the example uses, over gRPC, for machines without PyPI (needs grpcio).
 
-It speaks the real protocol to PUBSUB_EMULATOR_HOST: unary Pull, Acknowledge and ModifyAckDeadline, in one
+It speaks the real protocol to PUBSUB_EMULATOR_HOST: StreamingPull, Acknowledge and ModifyAckDeadline, in one
 thread per subscription.
 """
 
 import os
-import time
 from concurrent.futures import Future, ThreadPoolExecutor
+from threading import Event
 from types import SimpleNamespace
 
 import grpc
@@ -52,7 +52,7 @@ def _fields(data: bytes):
             yield key >> 3, data[at:at + size]
             at += size
         else:
-            assert key & 7 == 0, "a wire type that no answer of Pull has"
+            assert key & 7 == 0, "a wire type that no answer has"
             yield key >> 3, size
 
 
@@ -96,12 +96,18 @@ class SubscriberClient:
         return self._threads.submit(self._pull, subscription, callback)
 
     def _pull(self, subscription: str, callback) -> None:
-        while True:
-            received = list(_fields(self._call("Pull", _text(1, subscription) + _number(3, 100))))
-            for _, value in received:
-                callback(Message(self, subscription, value))
-            if not received:
-                time.sleep(0.05)
+        # the first request: a deadline of 600 s, since nothing extends it here, and 100 messages at a time
+        first = _text(1, subscription) + _number(5, 600) + _number(7, 100)
+        open_end = Event()
+
+        def requests():
+            yield first
+            open_end.wait()  # the stream lives as long as the process
+
+        for response in self._channel.stream_stream("/google.pubsub.v1.Subscriber/StreamingPull")(requests()):
+            for number, value in _fields(response):
+                if number == 1:
+                    callback(Message(self, subscription, value))
 
 
 subscriber = SimpleNamespace(message=SimpleNamespace(Message=Message))

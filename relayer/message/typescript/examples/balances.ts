@@ -1,12 +1,12 @@
-/** Keep the approvals of each escrow in the table approvals: an example of a consumer that is right. */
+/** Keep what each escrow holds, in wei, in the table balances: an example of a consumer that is right. */
 import { type Message as Received, PubSub } from "@google-cloud/pubsub";
 import pg from "pg";
 
-import { apply, decode, type Message, SCHEMA, text } from "@fusion-prime/escrow-relayer";
+import { apply, decode, integer, type Message, SCHEMA } from "@fusion-prime/escrow-relayer";
 
 const tables = `
-    create table if not exists approvals (
-        chain_id text, event_id text, escrow text not null, approver text not null, primary key (chain_id, event_id))`;
+    create table if not exists balances (
+        chain_id text, escrow text, wei numeric(78) not null, primary key (chain_id, escrow))`;
 
 const pool = new pg.Pool({ connectionString: process.env["DATABASE_URL"] });
 pool.on("error", (error) => console.error("lost a connection, which waited for work", error)); // else the process ends
@@ -26,7 +26,7 @@ for (const name of ["EVENTS_SUBSCRIPTION", "RETRACTIONS_SUBSCRIPTION"]) {
 async function receive(received: Received): Promise<void> {
   try {
     const message = decode(received.data, received.attributes);
-    await transact((client) => apply(client, message, keepApproval));
+    await transact((client) => apply(client, message, keepBalance));
   } catch (error) {
     console.error("message not applied", received.attributes["event_id"], error);
     // It comes again, and in the end goes to the dead-letter topic; with ordering, the escrow's later
@@ -52,15 +52,18 @@ async function transact(work: (client: pg.PoolClient) => Promise<void>): Promise
   }
 }
 
-/** The effect of a message: a row per approval. */
-async function keepApproval(client: pg.PoolClient, m: Message): Promise<void> {
-  if (m.eventType !== "Approved") {
+/**
+ * The effect of a message: what an escrow got is added, what it paid is subtracted, and a retraction does
+ * the opposite. Sums do not depend on the order of their parts.
+ */
+async function keepBalance(client: pg.PoolClient, m: Message): Promise<void> {
+  const paid = m.eventType === "EscrowReleased" || m.eventType === "EscrowRefunded";
+  if (!paid && m.eventType !== "EscrowDeployed") {
     return;
   }
-  if (m.retracted) {
-    await client.query("delete from approvals where chain_id = $1 and event_id = $2", [m.chainId, m.eventId]);
-  } else {
-    await client.query("insert into approvals (chain_id, event_id, escrow, approver) values ($1, $2, $3, $4)",
-      [m.chainId, m.eventId, m.escrow, text(m, "approver")]);
-  }
+  const wei = integer(m, "amount");
+  await client.query(`
+      insert into balances (chain_id, escrow, wei) values ($1, $2, $3)
+          on conflict (chain_id, escrow) do update set wei = balances.wei + excluded.wei`,
+    [m.chainId, m.escrow, paid !== m.retracted ? -wei : wei]);
 }

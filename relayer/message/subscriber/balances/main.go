@@ -1,6 +1,6 @@
-// Command approvals keeps the approvals of each escrow in the table approvals. It is an example of
-// a consumer that is correct in any order and with any duplicates; README.md of package message
-// explains it.
+// Command balances keeps what each escrow holds, in wei, in the table balances. It is an example of
+// a consumer that is correct in any order, with any duplicates, and whenever it is killed; README.md of package
+// message explains it.
 package main
 
 import (
@@ -21,8 +21,8 @@ import (
 )
 
 const tables = `
-    create table if not exists approvals (
-        chain_id text, event_id text, escrow text not null, approver text not null, primary key (chain_id, event_id))`
+    create table if not exists balances (
+        chain_id text, escrow text, wei numeric(78) not null, primary key (chain_id, escrow))`
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -67,7 +67,7 @@ func run(ctx context.Context) error {
 func receive(ctx context.Context, db *pgxpool.Pool, received *pubsub.Message) {
 	m, err := message.Decode(received.Data, received.Attributes)
 	if err == nil {
-		err = pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error { return subscriber.Apply(ctx, tx, m, keepApproval) })
+		err = pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error { return subscriber.Apply(ctx, tx, m, keepBalance) })
 	}
 
 	if err != nil {
@@ -83,24 +83,27 @@ func receive(ctx context.Context, db *pgxpool.Pool, received *pubsub.Message) {
 	received.Ack()
 }
 
-// keepApproval is the effect of a message: a row per approval.
-func keepApproval(ctx context.Context, tx pgx.Tx, m *message.Message) error {
-	if m.EventType != "Approved" {
+// keepBalance is the effect of a message: what an escrow got is added, what it paid is subtracted, and a
+// retraction does the opposite. Sums do not depend on the order of their parts.
+func keepBalance(ctx context.Context, tx pgx.Tx, m *message.Message) error {
+	paid := m.EventType == "EscrowReleased" || m.EventType == "EscrowRefunded"
+	if !paid && m.EventType != "EscrowDeployed" {
 		return nil
 	}
 
-	if m.Retracted {
-		_, err := tx.Exec(ctx, `delete from approvals where chain_id = $1 and event_id = $2`, m.ChainID, m.EventID)
-		return err
-	}
-
-	approver, err := m.Text("approver")
+	wei, err := m.Int("amount")
 	if err != nil {
 		return err
 	}
 
-	_, err = tx.Exec(ctx, `insert into approvals (chain_id, event_id, escrow, approver) values ($1, $2, $3, $4)`,
-		m.ChainID, m.EventID, m.Escrow, approver)
+	if paid != m.Retracted {
+		wei.Neg(wei)
+	}
+
+	_, err = tx.Exec(ctx, `
+	    insert into balances (chain_id, escrow, wei) values ($1, $2, $3)
+	        on conflict (chain_id, escrow) do update set wei = balances.wei + excluded.wei`,
+		m.ChainID, m.Escrow, wei.String())
 
 	return err
 }

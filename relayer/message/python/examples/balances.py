@@ -1,4 +1,4 @@
-"""Keep the approvals of each escrow in the table approvals: an example of a consumer that is right.
+"""Keep what each escrow holds, in wei, in the table balances: an example of a consumer that is right.
 
 It needs: pip install 'escrow-relayer[postgres]' google-cloud-pubsub
 """
@@ -12,8 +12,8 @@ from google.cloud import pubsub_v1
 from escrow_relayer import SCHEMA, Message, apply, decode
 
 TABLES = """
-    create table if not exists approvals (
-        chain_id text, event_id text, escrow text not null, approver text not null, primary key (chain_id, event_id))"""
+    create table if not exists balances (
+        chain_id text, escrow text, wei numeric(78) not null, primary key (chain_id, escrow))"""
 
 
 def receive(received: pubsub_v1.subscriber.message.Message) -> None:
@@ -22,7 +22,7 @@ def receive(received: pubsub_v1.subscriber.message.Message) -> None:
         message = decode(received.data, received.attributes)
         # Callbacks run in several threads. A connection pool (psycopg_pool) saves the connecting.
         with psycopg.connect(os.environ["DATABASE_URL"]) as db:  # commits at its end
-            apply(db, message, keep_approval)
+            apply(db, message, keep_balance)
     except Exception:
         logging.exception("message not applied: %s", received.attributes.get("event_id"))
         # It comes again, and in the end goes to the dead-letter topic; with ordering, the escrow's later
@@ -32,19 +32,21 @@ def receive(received: pubsub_v1.subscriber.message.Message) -> None:
         received.ack()
 
 
-def keep_approval(db: psycopg.Connection, m: Message) -> None:
-    """The effect of a message: a row per approval."""
-    if m.event_type != "Approved":
+def keep_balance(db: psycopg.Connection, m: Message) -> None:
+    """The effect of a message: what an escrow got is added, what it paid is subtracted, and a retraction
+    does the opposite. Sums do not depend on the order of their parts."""
+    paid = m.event_type in ("EscrowReleased", "EscrowRefunded")
+    if not paid and m.event_type != "EscrowDeployed":
         return
-    if m.retracted:
-        db.execute("delete from approvals where chain_id = %s and event_id = %s", (m.chain_id, m.event_id))
-    else:
-        db.execute("insert into approvals (chain_id, event_id, escrow, approver) values (%s, %s, %s, %s)",
-                   (m.chain_id, m.event_id, m.escrow, m.text("approver")))
+    wei = m.integer("amount")
+    db.execute("""
+        insert into balances (chain_id, escrow, wei) values (%s, %s, %s)
+            on conflict (chain_id, escrow) do update set wei = balances.wei + excluded.wei""",
+               (m.chain_id, m.escrow, -wei if paid != m.retracted else wei))
 
 
 def main() -> None:
-    with psycopg.connect(os.environ["DATABASE_URL"]) as db:
+    with psycopg.connect(os.environ["DATABASE_URL"], autocommit=True) as db:
         db.execute(SCHEMA)
         db.execute(TABLES)
     client = pubsub_v1.SubscriberClient()
