@@ -230,7 +230,7 @@ func (r *reader) logsOf(ctx context.Context, h Header, f *Filter, avoid *endpoin
 // prove which there are. Where they prove nothing, two endpoints have to show the same, unless one's word counts: never
 // on a chain whose blocks have proved what is in them, which withholds receipts then.
 func (r *reader) readBlock(ctx context.Context, h Header, f *Filter, avoid *endpoint.Node) (reading, error) {
-	if excluded(h, f) && (h.Proved || r.outlook.agreement.Believes()) {
+	if excluded(h, f) {
 		return reading{logs: []types.Log{}, proved: h.Proved}, nil
 	}
 
@@ -254,17 +254,13 @@ func (r *reader) readBlock(ctx context.Context, h Header, f *Filter, avoid *endp
 	return said, err
 }
 
-// excluded reports whether a block's header excludes logs that match. A bloom filter without
-// any bits does not: there are chains without bloom filters, and single machines behind a URL
-// that give none.
+// excluded reports whether there are no logs that match: nothing is asked for, or a proved header says so, by the receipts
+// root of the empty list or its bloom filter. What an unproved one does not list may be there all the same. A bloom
+// filter without any bits says nothing: there are chains without bloom filters.
 func excluded(h Header, f *Filter) bool {
 	if f.Addresses != nil && len(f.Addresses) == 0 {
 		return true
 	}
 
-	if h.Empty && !endpoint.Telling(&h.Bloom) {
-		return true
-	}
-
-	return h.Bloom != (types.Bloom{}) && !f.AllowedBy(&h.Bloom) || h.Proved && h.Receipts == types.EmptyReceiptsHash
+	return h.Proved && (h.Receipts == types.EmptyReceiptsHash || h.Bloom != (types.Bloom{}) && !f.AllowedBy(&h.Bloom))
 }

@@ -83,7 +83,6 @@ func TestLies(t *testing.T) {
 		"outside":         {edit(func(l *types.Log) { l.BlockNumber += 1000 }), true},
 		"removed":         {edit(func(l *types.Log) { l.Removed = true }), true},
 		"pending":         {edit(func(l *types.Log) { l.BlockHash = common.Hash{} }), true},
-		"no transaction":  {edit(func(l *types.Log) { l.TxHash = common.Hash{} }), true},
 		"twice":           {func(logs []types.Log) []types.Log { return append(logs, logs[0]) }, true},
 		"other block":     {edit(func(l *types.Log) { l.BlockHash = common.Hash{9} }), false},
 		"not in bloom":    {edit(func(l *types.Log) { l.Address = common.Address{0x99} }), false},
@@ -263,7 +262,7 @@ func TestRangeOfTwoChains(t *testing.T) {
 func TestCanonical(t *testing.T) {
 	chain := newChain(20, 1, 0)
 	a, b, c := startNode(t, chain), startNode(t, chain.fork(10, 1, 1)), startNode(t, chain)
-	s := start(t, Config{URLs: []string{a.server.URL, b.server.URL}, ChainID: 1})
+	s := start(t, Config{URLs: []string{a.server.URL, b.server.URL}, ChainID: 1, believeAfter: time.Hour})
 	await(t, s, func(v View) bool { return v.Head == 20 && allUp(s) })
 	_, err := s.Canonical(t.Context(), 9, common.Hash{})
 	require.ErrorIs(t, err, ErrBehind, "no block is agreed on from which to look")

@@ -402,6 +402,15 @@ func (a *ABI) Decode(l *types.Log) (Event, error) {
 	return Event{}, ErrForeign
 }
 
+// Complete is an error where the log of an event of ours names no transaction.
+func (e *Event) Complete() error {
+	if e.TxHash == (common.Hash{}) {
+		return fmt.Errorf("event %s: its log names no transaction: ask another endpoint too (RPC_URLS)", e.ID())
+	}
+
+	return nil
+}
+
 // identifier is what Solidity and Vyper allow as a name. Names go into attributes, metrics and JSON
 // unchanged.
 var identifier = regexp.MustCompile(`^[A-Za-z_$][A-Za-z0-9_$]*$`)

@@ -460,6 +460,8 @@ func (c *claims) differences(ctx context.Context, batch *chain.Batch, events []c
 	for i := range events {
 		if !ours(&events[i]) {
 			foreign++
+		} else if err := events[i].Complete(); err != nil {
+			return nil, err
 		}
 	}
 

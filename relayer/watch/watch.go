@@ -134,6 +134,10 @@ func decode(abi *contract.ABI, logs []types.Log, want func(*types.Log) (factory 
 			continue
 		}
 
+		if err == nil {
+			err = e.Complete()
+		}
+
 		if err != nil {
 			return nil, err
 		}

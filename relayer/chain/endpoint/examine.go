@@ -98,7 +98,7 @@ func (n *Node) one(ctx context.Context, q *rpc.Call, to any) error {
 
 func (n *Node) examine(ctx context.Context, x *Examination, factories []common.Address, announces []common.Hash,
 	start uint64) error {
-	var id hexutil.Uint64
+	var id rpc.Number
 	if err := n.one(ctx, &rpc.Call{Method: rpc.ChainID, Params: "[]"}, &id); err != nil {
 		return err
 	}

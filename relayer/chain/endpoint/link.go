@@ -10,8 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ethereum/go-ethereum/common/hexutil"
-
 	"github.com/fusion-prime/escrow-relayer/relayer/chain/rpc"
 )
 
@@ -60,7 +58,7 @@ func (l *link) checkChain(ctx context.Context, ask func(context.Context, *rpc.Ca
 		return err
 	}
 
-	var id hexutil.Uint64
+	var id rpc.Number
 	if err := q.Decode(&id); err != nil {
 		return err
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/core/types"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/chain/proof"
@@ -106,13 +107,20 @@ func refuses(err error, given bool) bool {
 	return false
 }
 
-// proveReceipts proves receipts by a block's header. ErrUnproved: the chain makes roots otherwise.
+// proveReceipts proves receipts by a block's header. What is listed behind those that make the root, as some chains list
+// transactions of their own, is under no root: the rest is proved where none of it is asked for. ErrUnproved: the chain
+// makes roots otherwise.
 func (n *Node) proveReceipts(ctx context.Context, h rpc.Header, q *rpc.Call) error {
 	law := n.cfg.Laws.Receipts
+	under, found := rooted(q.Encoded, h.Receipts)
+	beside := slices.ContainsFunc(q.Places, func(p rpc.Place) bool { return p.Tx >= uint(under) })
 	switch {
-	case q.Unfit:
-		return fmt.Errorf("%w: those of block %d are too large, or of an unknown type", ErrUnproved, h.Number)
-	case displaced(q) || proof.Root(q.Encoded) != h.Receipts:
+	case found && beside:
+		return fmt.Errorf("%w: logs of block %d are under no root", ErrUnproved, h.Number)
+	case !found && (q.Unfit || behind(q.Encoded, h.Receipts)):
+		return fmt.Errorf("%w: those of block %d are too large, of an unknown type, or behind others that are under no root",
+			ErrUnproved, h.Number)
+	case !found || displaced(q):
 		return n.unproved(ctx, law, h, "receipts", fmt.Appendf(nil, "%x", q.Encoded))
 	}
 
@@ -121,7 +129,37 @@ func (n *Node) proveReceipts(ctx context.Context, h rpc.Header, q *rpc.Call) err
 		return nil
 	}
 
-	return n.ownTransactions(ctx, h, q)
+	return n.ownTransactions(ctx, h, q, under)
+}
+
+// mostBeside is how many items may be listed behind those that make a root.
+const mostBeside = 8
+
+// rooted is how many of the first items make a root.
+func rooted(items [][]byte, root common.Hash) (under int, found bool) {
+	known := len(items)
+	if i := slices.IndexFunc(items, func(item []byte) bool { return item == nil }); i >= 0 {
+		known = i // of an unknown type, or too large
+	}
+
+	for under = known; under >= max(len(items)-mostBeside, 0); under-- {
+		if proof.Root(items[:under]) == root {
+			return under, true
+		}
+	}
+
+	return 0, false
+}
+
+// behind reports whether items make a root that are listed behind others: their places in the block are not known then.
+func behind(items [][]byte, root common.Hash) bool {
+	for first := 1; first <= min(mostBeside, len(items)); first++ {
+		if _, found := rooted(items[first:], root); found {
+			return true
+		}
+	}
+
+	return false
 }
 
 // displaced reports whether a log's index, or its transaction's, differs from its place in the block.
@@ -145,18 +183,22 @@ func (n *Node) unproved(ctx context.Context, law *Law, h rpc.Header, what string
 		h.Hash, Remedy), Evidence: string(claim[:min(len(claim), maxEvidence)])}
 }
 
-// ownTransactions tests that receipts are of the transactions in the block, each in its place.
-func (n *Node) ownTransactions(ctx context.Context, h rpc.Header, receipts *rpc.Call) error {
+// ownTransactions tests that as many receipts as are under the root are of the transactions in the block, each in its
+// place.
+func (n *Node) ownTransactions(ctx context.Context, h rpc.Header, receipts *rpc.Call, under int) error {
 	law := n.cfg.Laws.Bodies
 	q, err := n.body(ctx, h)
-	switch {
-	case err != nil:
+	if err != nil {
 		return err
-	case q.Unfit:
+	}
+
+	of, found := rooted(q.Encoded, h.Body)
+	switch {
+	case !found && q.Unfit:
 		return fmt.Errorf("%w: transactions of block %d are too large, or of an unknown type", ErrUnproved, h.Number)
-	case proof.Root(q.Encoded) != h.Body:
+	case !found:
 		return n.unproved(ctx, law, h, "transactions", fmt.Appendf(nil, "%x", q.Encoded))
-	case !slices.Equal(q.Hashes, receipts.Hashes):
+	case of != under || !slices.Equal(q.Hashes[:of], receipts.Hashes[:of]):
 		return n.unproved(ctx, law, h, "transactions' hashes in the receipts", fmt.Appendf(nil, "%x", receipts.Hashes))
 	}
 
@@ -248,8 +290,10 @@ func (n *Node) large(ctx context.Context, q *rpc.Call) error {
 // ofHeader tests that receipts are those of a block, by what they say.
 func (n *Node) ofHeader(h rpc.Header, q *rpc.Call) error {
 	switch {
-	case h.Empty && q.Receipts == 0 && !q.Null():
+	case h.Empty && q.Receipts == 0 && !q.Null() && h.Proved:
 		return nil
+	case h.Empty && q.Receipts == 0 && !q.Null(): // neither is proved: the logs are asked for themselves
+		return fmt.Errorf("%w: it lists none of block %d", errNoReceipts, h.Number)
 	case q.Receipts < max(h.Transactions, 1): // null: none
 		return fmt.Errorf("%w: it has %d receipts of block %d", rpc.ErrBehind, q.Receipts, h.Number)
 	case q.Block != h.Hash:

@@ -30,8 +30,8 @@ func validateLogs(logs []types.Log, from, to uint64, f *Filter) error {
 			why = fmt.Sprintf("is not in blocks %d to %d", from, to)
 		case !f.Matches(l):
 			why = "does not match the filter"
-		case l.BlockHash == (common.Hash{}) || l.TxHash == (common.Hash{}):
-			why = "is in no block yet"
+		case l.BlockHash == (common.Hash{}) || l.TxHash == (common.Hash{}) && f.Addresses != nil:
+			why = "is in no block yet" // by topics alone it may be a stranger's, and is looked at once it is ours
 		case i > 0 && logs[i-1].BlockNumber == l.BlockNumber && logs[i-1].Index == l.Index:
 			why = "comes twice"
 		case i > 0 && logs[i-1].BlockNumber == l.BlockNumber && logs[i-1].BlockHash != l.BlockHash:

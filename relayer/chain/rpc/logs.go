@@ -345,6 +345,9 @@ func (n *number) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
+// Number is a number as any node gives it.
+type Number = number
+
 // looseNumber is a number that need not be there: one that cannot be read is none.
 type looseNumber uint64
 

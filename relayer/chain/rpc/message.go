@@ -227,7 +227,8 @@ func (m *message) member(r *response, name string, asked func(id uint64, known b
 	switch name {
 	case "id":
 		v, err = m.held(maxJunk)
-		r.hasID = err == nil && v[0] != 'n' && json.Unmarshal(bytes.Trim(v, `"`), &r.id) == nil // some proxies quote it
+		id := bytes.TrimSuffix(bytes.Trim(v, `"`), []byte(".0")) // some proxies quote it, or have it as a float
+		r.hasID = err == nil && v[0] != 'n' && json.Unmarshal(id, &r.id) == nil
 	case "result":
 		r.answered = true
 		return m.result(r, asked(r.id, r.hasID))

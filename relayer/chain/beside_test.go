@@ -1,0 +1,190 @@
+package chain
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/core/types"
+	"github.com/stretchr/testify/require"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/chain/rpc"
+)
+
+// What a header that proves nothing does not list is no proof that it is not there: neither transactions, nor their
+// root, nor gas, nor a bloom filter, together or each alone, nor an empty list of receipts.
+func TestUnprovedHeaderExcludesNothing(t *testing.T) {
+	lacks := map[string]map[string]any{
+		"transactions": {"transactions": []string{}},
+		"root":         {"transactionsRoot": types.EmptyTxsHash, "receiptsRoot": types.EmptyReceiptsHash},
+		"gas":          {"gasUsed": "0x0", "transactionsRoot": types.EmptyTxsHash, "transactions": nil},
+		"bloom":        {"logsBloom": types.Bloom{}},
+		"another":      {"logsBloom": types.Bloom{1}},
+		"all": {"transactions": []string{}, "transactionsRoot": types.EmptyTxsHash, "receiptsRoot": types.EmptyReceiptsHash,
+			"gasUsed": "0x0", "logsBloom": types.Bloom{}},
+	}
+	for name, members := range lacks {
+		for _, receipts := range []string{"right", "none", "empty"} {
+			t.Run(name+", receipts "+receipts, func(t *testing.T) {
+				t.Parallel()
+				chain := newChain(20, 2, 0)
+				n := startNode(t, chain)
+				n.receipts = receipts == "right"
+				n.lie = func(method string, params []json.RawMessage) (any, error) {
+					switch {
+					case method == rpc.GetReceipts && receipts == "empty":
+						return []any{}, nil
+					case method != rpc.GetByNumber && method != rpc.GetByHash:
+						return nil, nil
+					}
+
+					n.mu.Lock()
+					defer n.mu.Unlock()
+					block, err := n.answer(method, params)
+					if b, is := block.(map[string]any); is {
+						for name, value := range members {
+							b[name] = value
+						}
+					}
+
+					return block, err
+				}
+				s := start(t, Config{URLs: []string{n.server.URL}, ChainID: 1, Finality: Latest})
+				await(t, s, func(v View) bool { return v.Target == 20 })
+				if name == "another" || receipts == "empty" && name != "transactions" && name != "all" {
+					for b, err := range s.Read(t.Context(), 1, 20, filterA()) {
+						require.True(t, err != nil || len(b.Logs) == len(chain.all(b.From, b.To)))
+					}
+
+					return // what contradicts itself delays, and leaves nothing out
+				}
+
+				got, _ := collect(t, s, 1, 20, filterA())
+				require.True(t, slices.EqualFunc(chain.all(1, 20), got, SameLog))
+			})
+		}
+	}
+}
+
+// Transactions and receipts that nodes list and that are under no root (Polygon's state sync behind the others, what
+// other chains' systems send before them) make nobody a liar. What the roots name is proved all the same where they are
+// listed last, and nothing of ours is among them.
+func TestWhatIsUnderNoRoot(t *testing.T) {
+	for _, first := range []bool{false, true} {
+		for _, nodes := range []int{1, 2} {
+			t.Run(fmt.Sprintf("before the others %t, %d nodes", first, nodes), func(t *testing.T) {
+				chain := newChain(20, 2, 0)
+				chain.seal()
+				var urls []string
+				for range nodes {
+					n := startNode(t, chain)
+					n.receipts = true
+					n.lie = beside(n, first)
+					urls = append(urls, n.server.URL)
+				}
+
+				s := start(t, Config{URLs: urls, ChainID: 1, Finality: Latest, believeAfter: time.Hour})
+				s.Demand([]string{"headers hash", "receipts prove"})
+				await(t, s, func(v View) bool { return v.Target == 20 })
+				got, _ := collect(t, s, 1, 20, filterA())
+				require.True(t, slices.EqualFunc(chain.all(1, 20), got, SameLog))
+				require.Empty(t, s.Faults())
+				require.True(t, s.Endpoints()[0].Up)
+				if !first && nodes > 1 {
+					require.Equal(t, Proved, s.Trust())
+				}
+			})
+		}
+	}
+}
+
+// beside has a node list a transaction and a receipt more, with a log of a system's contract, in each block with logs.
+func beside(n *testNode, first bool) func(string, []json.RawMessage) (any, error) {
+	hash := common.Hash{0x5e}
+	put := func(list []any, item any) []any {
+		if first {
+			return append([]any{item}, list...)
+		}
+
+		return append(list, item)
+	}
+
+	return func(method string, params []json.RawMessage) (any, error) {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		answer, err := n.answer(method, params)
+		if err != nil || method != rpc.GetReceipts && method != rpc.GetByHash && method != rpc.GetByNumber {
+			return nil, nil
+		}
+
+		var list []any
+		b, _ := answer.(map[string]any)
+		switch {
+		case method == rpc.GetReceipts:
+			_ = json.Unmarshal(marshal(answer), &list)
+		case b != nil:
+			_ = json.Unmarshal(marshal(b["transactions"]), &list)
+		}
+
+		if len(list) == 0 {
+			return answer, nil
+		}
+
+		if method == rpc.GetReceipts {
+			of, _ := list[0].(map[string]any)
+			return put(list, map[string]any{"type": "0x0", "status": "0x1", "cumulativeGasUsed": "0x0", "gasUsed": "0x0",
+				"logsBloom": types.Bloom{}, "transactionHash": hash, "blockHash": of["blockHash"], "blockNumber": of["blockNumber"],
+				"logs": []types.Log{{Address: common.Address{0x10, 0x10}, Topics: []common.Hash{{0x10}}, TxHash: hash, Index: 2,
+					BlockHash: common.HexToHash(of["blockHash"].(string))}}}), nil
+		}
+
+		item := any(hash)
+		if _, whole := list[0].(map[string]any); whole {
+			item = map[string]any{"type": "0x0", "hash": hash, "from": common.Address{}, "to": common.Address{}, "gas": "0x0"}
+		}
+
+		b["transactions"] = put(list, item)
+
+		return b, nil
+	}
+}
+
+// A log of a contract that nobody follows, which names no transaction, makes no block unreadable: it is the reader's
+// to drop. One of a contract that was named is refused.
+func TestStrangersLogWithoutTransaction(t *testing.T) {
+	chain := newChain(20+farBlocks, 2, 0)
+	stranger := types.Log{Address: common.Address{0x99}, Topics: []common.Hash{topicA}, BlockNumber: 4,
+		BlockHash: chain.headers[4].Hash, Index: 50}
+	chain.logs[stranger.BlockHash] = append(chain.logs[stranger.BlockHash], stranger)
+	chain.headers[4].Bloom.Add(stranger.Address.Bytes())
+	for _, final := range []uint64{0, 20} {
+		n := startNode(t, chain)
+		n.finalized = final
+		s := start(t, Config{URLs: []string{n.server.URL}, ChainID: 1, Finality: Latest})
+		await(t, s, func(v View) bool { return v.Final == final && v.Target == 20+farBlocks })
+		got, _ := collect(t, s, 1, 20, filterA())
+		require.Len(t, got, len(chain.all(1, 20)))
+		named := &Filter{Topics: []common.Hash{topicA}, Addresses: []common.Address{stranger.Address}}
+		for b, err := range s.Read(t.Context(), 4, 4, named) {
+			require.Error(t, err, "block %d", b.To)
+		}
+	}
+}
+
+// A number with leading zeros is one, and so is an id that is a float.
+func TestLooseNumbers(t *testing.T) {
+	chain := newChain(5, 1, 0)
+	n := startNode(t, chain)
+	n.lie = func(method string, _ []json.RawMessage) (any, error) {
+		if method == rpc.ChainID {
+			return "0x0001", nil
+		}
+
+		return nil, nil
+	}
+	s := start(t, Config{URLs: []string{n.server.URL}, ChainID: 1, Finality: Latest})
+	await(t, s, func(v View) bool { return v.Target == 5 })
+}
