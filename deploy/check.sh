@@ -54,7 +54,7 @@ step "Terraform: format, what it makes of the rules and the dashboard, and valid
 if command -v terraform >/dev/null; then
   terraform fmt -check -diff -recursive terraform
   (cd .. && go test -tags terraform -run TestTerraformEvaluates ./deploy)
-  cp -r terraform prometheus grafana cloudrun "$work"
+  cp -r terraform prometheus grafana "$work"
   if terraform -chdir="$work/terraform" init -backend=false -input=false >"$work/init.log" 2>&1; then
     terraform -chdir="$work/terraform" validate
   else

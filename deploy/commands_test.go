@@ -48,7 +48,7 @@ func TestFilesOfCommandsFit(t *testing.T) {
 	accounts, err := send.ParseAccounts([]byte(heredoc(t, page, "senders.json")))
 	require.NoError(t, err)
 	require.Len(t, accounts, 1)
-	require.Contains(t, accounts[0].KMS, "/keyRings/"+DefaultPrefix+"/cryptoKeys/arbiter/cryptoKeyVersions/1")
+	require.Contains(t, accounts[0].KMS, "/keyRings/escrow-relayer/cryptoKeys/arbiter/cryptoKeyVersions/1")
 
 	policyText := heredoc(t, page, "policy.json")
 	_, err = intake.ParsePolicy([]byte(policyText))

@@ -1,13 +1,11 @@
 // Package deploy is everything that a platform team needs to run the relayer, and the tests that keep it true.
 //
-//	cloudrun           one Cloud Run service per partition: template, embedded here; Manifests fills it in
-//	terraform          topics, database, services, accounts, secrets, alerting on Google Cloud
+//	terraform          one Cloud Run service per partition, with topics, database, accounts, secrets, alerting
 //	chart              a Helm chart for Kubernetes
 //	compose            a local fleet with everything around it
 //	prometheus         alerts and their unit tests; metrics.md documents what they may use
 //	grafana            the dashboard
 //	runbooks           what to do when an alert fires, and procedures
-//	repartition.sh     from N to M services, one by one
 //	check.sh           what needs other programs: promtool, shellcheck, terraform, kubectl
 //
 // The tests hold the parts together: every alert has a runbook, every metric is documented, every

@@ -2,8 +2,10 @@ package deploy
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -12,6 +14,8 @@ import (
 	"github.com/hashicorp/hcl/v2"
 	"github.com/hashicorp/hcl/v2/hclsyntax"
 	"github.com/stretchr/testify/require"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/config"
 )
 
 // module is the Terraform module as far as it can be read without its provider.
@@ -211,77 +215,6 @@ func TestTerraformArgumentsExist(t *testing.T) {
 	}
 }
 
-// objectKeys are the keys of the object expressions in a call such as merge({…}, …).
-func objectKeys(t *testing.T, e hclsyntax.Expression) (keys []string) {
-	t.Helper()
-	for _, item := range e.(*hclsyntax.ObjectConsExpr).Items {
-		key := hcl.ExprAsKeyword(item.KeyExpr)
-		require.NotEmpty(t, key)
-		keys = append(keys, key)
-	}
-
-	return keys
-}
-
-// The module and the manifests deploy the same service.
-func TestTerraformServiceIsTheManifest(t *testing.T) {
-	t.Parallel()
-	m := readModule(t)
-	service := m.resource(t, "google_cloud_run_v2_service.relayer")
-	relayer := only(t, service, "template", "containers")
-
-	manifests, err := Manifests(input())
-	require.NoError(t, err)
-	var plain []string
-	for name := range plainEnv(t, manifests[0].YAML) {
-		plain = append(plain, name)
-	}
-
-	var env []string
-	for _, b := range relayer.Blocks {
-		if b.Type == "dynamic" && b.Labels[0] == "env" {
-			e := b.Body.Attributes["for_each"].Expr
-			if call, ok := e.(*hclsyntax.FunctionCallExpr); ok { // the plain ones; the rest of the merge is optional
-				require.ElementsMatch(t, plain, objectKeys(t, call.Args[0]))
-			} else {
-				env = objectKeys(t, e)
-			}
-		}
-	}
-
-	require.ElementsMatch(t, []string{"DATABASE_URL", "RPC_URLS"}, env)
-
-	text := func(body *hclsyntax.Body, name string) string {
-		a := body.Attributes[name]
-		require.NotNil(t, a, name)
-		return strings.Trim(string(a.Expr.Range().SliceBytes(m.sources[a.SrcRange.Filename])), `"`)
-	}
-	manifest := string(manifests[0].YAML)
-	for _, probe := range []string{"startup", "liveness"} {
-		b := only(t, relayer, probe+"_probe")
-		_, part, ok := strings.Cut(manifest, probe+"Probe:")
-		require.True(t, ok)
-		for field, argument := range map[string]string{"periodSeconds": "period_seconds",
-			"timeoutSeconds": "timeout_seconds", "failureThreshold": "failure_threshold"} {
-			_, rest, ok := strings.Cut(part, field+": ")
-			require.True(t, ok)
-			value, _, _ := strings.Cut(rest, "\n")
-			require.Equal(t, value, text(b, argument), "%s of the %s probe", field, probe)
-		}
-
-		require.Equal(t, "/healthz", text(only(t, b, "http_get"), "path"))
-	}
-
-	require.Equal(t, "false", text(only(t, relayer, "resources"), "cpu_idle"))
-	require.Equal(t, "INGRESS_TRAFFIC_INTERNAL_ONLY", text(service, "ingress"))
-	require.Equal(t, "EXECUTION_ENVIRONMENT_GEN2", text(only(t, service, "template"), "execution_environment"))
-	require.Equal(t, "1", text(only(t, service, "scaling"), "min_instance_count"))
-	require.Equal(t, "1", text(only(t, service, "template", "scaling"), "max_instance_count"))
-	require.Equal(t, DefaultCollectorImage, text(m.blocks["variable.collector_image"].Body, "default"))
-	require.Equal(t, DefaultCPU, text(m.blocks["variable.cpu"].Body, "default"))
-	require.Equal(t, DefaultMemory, text(m.blocks["variable.memory"].Body, "default"))
-}
-
 // The policies take their expressions from alerts.yaml; nothing is written twice.
 func TestTerraformAlertsComeFromTheRules(t *testing.T) {
 	t.Parallel()
@@ -337,59 +270,6 @@ func (m module) expression(t *testing.T, body *hclsyntax.Body, name string) stri
 	require.NotNil(t, a, name)
 
 	return string(a.Expr.Range().SliceBytes(m.sources[a.SrcRange.Filename]))
-}
-
-// The services with keys are what the manifests make of them: another account and login, the same
-// variables and files. The others get nothing of it.
-func TestTerraformKeysAreTheManifests(t *testing.T) {
-	t.Parallel()
-	m := readModule(t)
-	service := m.resource(t, "google_cloud_run_v2_service.relayer")
-	template := only(t, service, "template")
-	relayer := only(t, template, "containers")
-	const keyed = "contains(local.keyed, each.key)"
-	require.Equal(t, keyed+" ? google_service_account.keys[0].email : google_service_account.relayer.email",
-		m.expression(t, template, "service_account"))
-
-	manifests, err := Manifests(withKeys())
-	require.NoError(t, err)
-	want, without := plainEnv(t, manifests[0].YAML), plainEnv(t, manifests[2].YAML)
-	var fields []string
-	given := map[string]string{}
-	for _, b := range relayer.Blocks {
-		if b.Type != "dynamic" || b.Labels[0] != "env" {
-			continue
-		}
-
-		call, ok := b.Body.Attributes["for_each"].Expr.(*hclsyntax.FunctionCallExpr)
-		if !ok {
-			require.Contains(t, m.expression(t, b.Body, "for_each"), keyed+` ? "keys-database-url" : "database-url"`)
-			continue
-		}
-
-		for _, arg := range call.Args {
-			choice, ok := arg.(*hclsyntax.ConditionalExpr)
-			if !ok || !strings.Contains(string(choice.Condition.Range().SliceBytes(m.sources["terraform/services.tf"])), keyed) {
-				continue
-			}
-
-			fields = append(fields, objectKeys(t, choice.TrueResult)...)
-			for _, item := range choice.TrueResult.(*hclsyntax.ObjectConsExpr).Items {
-				given[hcl.ExprAsKeyword(item.KeyExpr)] = strings.Trim(
-					string(item.ValueExpr.Range().SliceBytes(m.sources["terraform/services.tf"])), `"`)
-			}
-		}
-	}
-
-	for name := range want {
-		if _, ok := without[name]; !ok {
-			require.Contains(t, fields, name)
-		}
-	}
-
-	require.Len(t, fields, len(want)-len(without))
-	require.Equal(t, want["SENDERS_FILE"], given["SENDERS_FILE"])
-	require.Equal(t, want["COMMANDS_POLICY_FILE"], given["COMMANDS_POLICY_FILE"])
 }
 
 // Only the account of the services with keys may sign, and that key by key; it can neither make nor
@@ -464,14 +344,26 @@ func TestTerraformPinsSecretsAndLeavesReleasesAlone(t *testing.T) {
 	require.Contains(t, only(t, settings, "backup_configuration").Attributes, "location")
 }
 
-// withCommands evaluates the module with the values of the example and the lines on commands in it.
-func withCommands(t *testing.T, uncomment bool) map[string]instance {
+// configuration is every variable that the relayer reads, and whether it is a secret.
+func configuration() map[string]bool {
+	all := map[string]bool{}
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[config.Config]()) {
+		if name := f.Tag.Get("env"); name != "" && name != "-" {
+			all[name] = f.Tag.Get("secret") == "yes"
+		}
+	}
+
+	return all
+}
+
+// services are the Cloud Run services that Terraform makes of the example's values, by partition.
+func services(t *testing.T, withCommands bool) (all []attributes, wanted map[string]instance) {
 	t.Helper()
 	dir := t.TempDir()
 	require.NoError(t, os.CopyFS(dir, os.DirFS("terraform")))
 	values, err := os.ReadFile("terraform/terraform.tfvars.example")
 	require.NoError(t, err)
-	if uncomment {
+	if withCommands {
 		lines := regexp.MustCompile(`(?m)^# ([a-z_]+ *= )`)
 		require.Len(t, lines.FindAll(values, -1), 5)
 		values = lines.ReplaceAll(values, []byte("$1"))
@@ -480,70 +372,141 @@ func withCommands(t *testing.T, uncomment bool) map[string]instance {
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "terraform.tfvars"), values, 0o600))
 	e, err := evaluate(dir)
 	require.NoError(t, err)
-	wanted, err := e.wanted()
+	wanted, err = e.wanted()
 	require.NoError(t, err)
-
-	return wanted
-}
-
-// What Terraform computes for the services with keys: the first two, with the account, the variables
-// and the secrets that the manifests name for the same fleet. Without senders nothing is made.
-func TestTerraformMakesServicesWithKeys(t *testing.T) {
-	t.Parallel()
-	for address := range withCommands(t, false) {
-		require.NotContains(t, address, "google_kms")
-		require.NotContains(t, address, ".keys")
-		require.NotContains(t, address, "commands")
-		require.NotContains(t, address, `["senders"]`)
+	for i := range 3 {
+		has := wanted[fmt.Sprintf(`google_cloud_run_v2_service.relayer["%d"]`, i)].has
+		require.NotNil(t, has)
+		all = append(all, has)
 	}
 
-	wanted := withCommands(t, true)
+	return all, wanted
+}
+
+// inner follows blocks, of which there is one, or the first of several.
+func inner(has attributes, kinds ...string) attributes {
+	for _, kind := range kinds {
+		has = has[kind].([]any)[0].(attributes)
+	}
+
+	return has
+}
+
+// configured loads the relayer's configuration of a service's environment, and returns the secret of each variable.
+func configured(t *testing.T, service attributes) (c *config.Config, secrets map[string]any, mounted []string) {
+	t.Helper()
+	template, env, known := inner(service, "template"), map[string]string{}, configuration()
+	secrets = map[string]any{}
+	for _, x := range inner(template, "containers")["env"].([]any) {
+		v := x.(attributes)
+		name := v["name"].(string)
+		require.Contains(t, known, name, "the relayer does not read it")
+		if value, ok := v["value"].(string); ok {
+			env[name] = value
+		} else {
+			secrets[name] = inner(v, "value_source", "secret_key_ref")["secret"]
+		}
+	}
+
+	require.ElementsMatch(t, []string{"DATABASE_URL", "RPC_URLS"}, slices.Collect(maps.Keys(secrets)))
+	env["DATABASE_URL"] = "postgresql://escrow-relayer%40fusion-prime.iam@/relayer"
+	env["RPC_URLS"] = "https://node.example/key"
+	c, err := config.Load(env)
+	require.NoError(t, err)
+	mounts, _ := inner(template, "containers")["volume_mounts"].([]any)
+	for _, m := range mounts {
+		for _, v := range template["volumes"].([]any) {
+			if m := m.(attributes); v.(attributes)["name"] == m["name"] {
+				file := inner(v.(attributes), "secret", "items")["path"].(string)
+				mounted = append(mounted, m["mount_path"].(string)+"/"+file)
+			}
+		}
+	}
+
+	return c, secrets, mounted
+}
+
+// One service per partition, each with an id of its own, in a configuration that the relayer accepts; and what Cloud
+// Run does with it: one instance, CPU always, and probes that ask whether the process lives.
+func TestTerraformMakesOneServicePerPartition(t *testing.T) {
+	t.Parallel()
+	all, wanted := services(t, false)
+	for i, service := range all {
+		c, secrets, mounted := configured(t, service)
+		require.Equal(t, i, c.Partition.Number)
+		require.Equal(t, 3, c.Partition.Total)
+		require.Equal(t, fmt.Sprintf("escrow-relayer-%d", i), c.InstanceID)
+		require.Equal(t, service["name"], c.InstanceID)
+		require.True(t, c.CloudSQLIAM)
+		require.False(t, c.TakesCommands())
+		require.Equal(t, "escrow-relayer-database-url", secrets["DATABASE_URL"])
+		require.Empty(t, mounted)
+		require.Equal(t, "INGRESS_TRAFFIC_INTERNAL_ONLY", service["ingress"])
+		require.EqualValues(t, 1, inner(service, "scaling")["min_instance_count"])
+		require.EqualValues(t, 1, inner(service, "template", "scaling")["max_instance_count"])
+		require.Equal(t, "EXECUTION_ENVIRONMENT_GEN2", inner(service, "template")["execution_environment"])
+		relayer := inner(service, "template", "containers")
+		require.Equal(t, false, inner(relayer, "resources")["cpu_idle"])
+		for _, probe := range []string{"startup_probe", "liveness_probe"} {
+			require.Equal(t, "/healthz", inner(relayer, probe, "http_get")["path"], probe)
+		}
+	}
+
+	for address := range wanted {
+		for _, keys := range []string{"google_kms", ".keys", "commands", `["senders"]`} {
+			require.NotContains(t, address, keys, "nobody asked for commands")
+		}
+	}
+}
+
+// The first services act on commands, as another account and login, with the files; the others have nothing of it.
+func TestTerraformMakesServicesWithKeys(t *testing.T) {
+	t.Parallel()
+	all, wanted := services(t, true)
 	for _, address := range []string{`google_kms_crypto_key.sender["arbiter"]`, `google_kms_key_ring.senders[0]`,
 		`google_pubsub_topic_iam_member.requesters["serviceAccount:settlement@fusion-prime.iam.gserviceaccount.com"]`,
 		`google_secret_manager_secret.this["policy"]`, `google_sql_user.keys[0]`} {
 		require.Contains(t, wanted, address)
 	}
 
-	in := withKeys()
-	in.Commands.SendersSecret, in.Commands.KeeperSender = "", ""
-	manifests, err := Manifests(in)
-	require.NoError(t, err)
-	for i, m := range manifests {
-		service := wanted[fmt.Sprintf(`google_cloud_run_v2_service.relayer["%d"]`, i)].has
-		require.NotNil(t, service)
-		template := service["template"].([]any)[0].(attributes)
-		account := in.ServiceAccount
-		if i < in.Commands.Services {
-			account = in.Commands.ServiceAccount
+	for i, service := range all {
+		c, secrets, mounted := configured(t, service)
+		account, keyed := "escrow-relayer", i < 2
+		if keyed {
+			account = "escrow-relayer-keys"
+			require.ElementsMatch(t, []string{c.SendersFile, c.PolicyFile}, mounted)
 		}
 
-		require.Equal(t, account, template["service_account"], m.Name)
-		relayer := template["containers"].([]any)[0].(attributes)
-		plain, secrets := map[string]any{}, map[string]any{}
-		for _, x := range relayer["env"].([]any) {
-			if v := x.(attributes); v["value"] != nil {
-				plain[v["name"].(string)] = v["value"]
-			} else {
-				from := v["value_source"].([]any)[0].(attributes)["secret_key_ref"].([]any)[0].(attributes)
-				secrets[v["name"].(string)] = from["secret"]
-			}
-		}
+		require.Equal(t, keyed, c.TakesCommands(), "%d", i)
+		require.Equal(t, account+"@fusion-prime.iam.gserviceaccount.com", inner(service, "template")["service_account"])
+		require.Equal(t, account+"-database-url", secrets["DATABASE_URL"])
+		require.Equal(t, keyed, len(mounted) > 0)
+	}
+}
 
-		for name, value := range plainEnv(t, m.YAML) {
-			if name != "CLOUDSQL_INSTANCE" { // another instance's name
-				require.Equal(t, value, plain[name], "%s of %s", name, m.Name)
-			}
+// A variable that the relayer takes for a secret is refused among the plain ones, which everybody reads that may look
+// at a service; so is one that would give the keys to every service.
+func TestTerraformRefusesSecretsAmongPlainVariables(t *testing.T) {
+	t.Parallel()
+	m := readModule(t)
+	refused := map[string]bool{}
+	for _, b := range m.blocks["variable.env"].Body.Blocks {
+		condition := m.expression(t, b.Body, "condition")
+		require.Contains(t, condition, "setintersection(keys(var.env)")
+		for _, name := range regexp.MustCompile(`"([A-Z_]+)"`).FindAllStringSubmatch(condition, -1) {
+			refused[name[1]] = true
 		}
+	}
 
-		for variable, secret := range secrets {
-			require.Contains(t, string(m.YAML), fmt.Sprintf("name: %q", secret), "%s of %s", variable, m.Name)
+	for name, secret := range configuration() {
+		if secret {
+			require.Contains(t, refused, name)
 		}
+	}
 
-		for _, v := range template["volumes"].([]any) {
-			secret := v.(attributes)["secret"].([]any)[0].(attributes)
-			require.Contains(t, string(m.YAML), fmt.Sprintf("secretName: %q", secret["secret"]), m.Name)
-		}
-
-		require.Equal(t, i < in.Commands.Services, len(template["volumes"].([]any)) == 3, m.Name)
+	for _, name := range []string{"INSTANCE_ID", "PARTITION_NUMBER", "TOTAL_PARTITIONS", "SENDERS_FILE",
+		"COMMANDS_POLICY_FILE", "COMMANDS_SUBSCRIPTION_ID", "COMMANDS_HTTP", "COMMANDS_PORT", "REPLIES_TOPIC_ID",
+		"KEEPER_SENDER"} {
+		require.Contains(t, refused, name)
 	}
 }

@@ -50,6 +50,13 @@ func strictYAML(t *testing.T, name string, into any) {
 	require.NoError(t, d.Decode(into), name)
 }
 
+func decoded(t *testing.T, text []byte) (m map[string]any) {
+	t.Helper()
+	require.NoError(t, yaml.Unmarshal(text, &m))
+
+	return m
+}
+
 // targetLabels come from the scrape, not from the relayer.
 var targetLabels = []string{"chain_id", "fleet", "instance", "job"}
 
@@ -484,8 +491,12 @@ func TestAlertsKeepTheLimitsOfThePage(t *testing.T) {
 	require.Greater(t, wait(rules["RelayerNotJoined"]), lockWaited(t), "one that waits for its predecessor may do so")
 }
 
+// lockWaited is how long a service waits for the instance that it replaces.
 func lockWaited(t *testing.T) time.Duration {
-	d, err := time.ParseDuration(lockWait)
-	require.NoError(t, err)
-	return d
+	t.Helper()
+	all, _ := services(t, false)
+	c, _, _ := configured(t, all[0])
+	require.Positive(t, c.InstanceLockWait)
+
+	return c.InstanceLockWait
 }

@@ -4,10 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"os"
-	"path/filepath"
-	"slices"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/spf13/cobra"
@@ -20,8 +16,8 @@ import (
 
 func planCommand() *cobra.Command {
 	cmd := group(&cobra.Command{Use: "plan",
-		Short: "Plan a resize, wait until the fleet is whole, write Cloud Run manifests"})
-	cmd.AddCommand(planMoveCommand(), planWaitCommand(), planManifestsCommand(), planAlertsCommand())
+		Short: "Plan a resize, wait until the fleet is whole, write alerting rules"})
+	cmd.AddCommand(planMoveCommand(), planWaitCommand(), planAlertsCommand())
 
 	return cmd
 }
@@ -97,71 +93,6 @@ func escrowsMoving(ctx context.Context, db *database.Database, chainID int64, mo
 	return going, all, nil
 }
 
-func planManifestsCommand() *cobra.Command {
-	in, keys := deploy.ManifestInput{}, deploy.CommandsInput{}
-	var out string
-	var variables map[string]string
-	cmd := &cobra.Command{
-		Use:   "manifests --partitions N --image IMAGE … --out DIR",
-		Short: "Write the Cloud Run service manifest of each partition",
-		Long:  `Write the Cloud Run service manifest of each partition, and monitoring.yaml, the text of the collector's secret. Secrets are referred to, never contained.`,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			for _, name := range slices.Sorted(maps.Keys(variables)) {
-				if err := config.Misspelt(name); err != nil {
-					return usage{fmt.Errorf("--env %w", err)}
-				}
-			}
-
-			in.Env = variables
-			if keys.Services > 0 {
-				in.Commands = &keys
-			}
-
-			manifests, err := deploy.Manifests(in)
-			if err != nil {
-				return usage{err}
-			}
-
-			files := map[string][]byte{"monitoring.yaml": deploy.Monitoring()}
-			for _, m := range manifests {
-				files[m.Name+".yaml"] = m.YAML
-			}
-
-			if err := writeFiles(out, files); err != nil {
-				return fmt.Errorf("write the manifests to %s: %w", out, err)
-			}
-
-			fmt.Fprintf(cmd.OutOrStdout(), "wrote %d manifests and monitoring.yaml to %s\n", len(manifests), out)
-
-			return nil
-		},
-	}
-	f := cmd.Flags()
-	f.StringVar(&out, "out", "manifests", "folder to write to")
-	f.StringVar(&in.Prefix, "prefix", "", "of the names of services and instances (default escrow-relayer)")
-	f.StringVar(&in.Project, "project", "", "of the topics")
-	f.StringVar(&in.Region, "region", "", "of the services")
-	f.StringVar(&in.Image, "image", "", "container image")
-	f.StringVar(&in.ServiceAccount, "service-account", "", "e-mail of the services' account")
-	f.IntVar(&in.Partitions, "partitions", 0, "how many services")
-	f.StringVar(&in.Strategy, "strategy", "", "modulo or consistent (default modulo)")
-	f.Int64Var(&in.ChainID, "chain-id", 0, "CHAIN_ID")
-	f.StringVar(&in.Factory, "factory", "", "FACTORY_ADDRESS")
-	f.Int64Var(&in.StartBlock, "start-block", 0, "START_BLOCK")
-	f.StringVar(&in.Topic, "topic", "", "PUBSUB_TOPIC_ID")
-	f.StringVar(&in.RetractionsTopic, "retractions-topic", "", "RETRACTIONS_TOPIC_ID")
-	f.StringVar(&in.CloudSQLInstance, "cloudsql-instance", "", "CLOUDSQL_INSTANCE")
-	f.StringToStringVar(&variables, "env", nil, "further variables, NAME=VALUE; none that carries a secret")
-	f.IntVar(&keys.Services, "key-services", 0, "the first so many services act on commands: they have the senders' keys")
-	f.StringVar(&keys.ServiceAccount, "keys-service-account", "", "e-mail of their account; the others cannot sign")
-	f.StringVar(&keys.Subscription, "commands-subscription", "", "COMMANDS_SUBSCRIPTION_ID")
-	f.StringVar(&keys.RepliesTopic, "replies-topic", "", "REPLIES_TOPIC_ID")
-	f.StringVar(&keys.KeeperSender, "keeper-sender", "", "KEEPER_SENDER (default: none)")
-	f.StringToStringVar(&in.Secrets, "secret", nil, "variables from Secret Manager, NAME=SECRET[:VERSION]")
-
-	return cmd
-}
-
 func planAlertsCommand() *cobra.Command {
 	var names []string
 	var operator bool
@@ -198,19 +129,4 @@ func planAlertsCommand() *cobra.Command {
 	cmd.Flags().BoolVar(&operator, "operator", false, "as an object of the Prometheus operator")
 
 	return cmd
-}
-
-// writeFiles creates a folder and writes files into it.
-func writeFiles(dir string, files map[string][]byte) error {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return err
-	}
-
-	for name, content := range files {
-		if err := os.WriteFile(filepath.Join(dir, name), content, 0o644); err != nil {
-			return err
-		}
-	}
-
-	return nil
 }

@@ -3,56 +3,146 @@ package main
 import (
 	"context"
 	"fmt"
-	"os/exec"
-	"path/filepath"
+	"maps"
+	"net/http"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/fusion-prime/escrow-relayer/internal/lab"
 	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
 )
 
-// manifests writes the manifests of a fleet with the binary.
-func (p *platform) manifests(n int) string {
-	dir := filepath.Join(p.t.TempDir(), "manifests")
-	code, out := call(p.t, nil, "plan", "manifests", "--partitions", strconv.Itoa(n), "--image", "relayer@sha256:0",
-		"--region", "r", "--project", "lab-project",
-		"--service-account", "relayer@lab-project.iam.gserviceaccount.com", "--chain-id", p.Chain.ChainID().String(),
-		"--factory", p.Contracts.Factory.Hex(),
-		"--start-block", strconv.FormatUint(p.Contracts.Block, 10), "--topic", "escrow-events", "--retractions-topic",
-		"escrow-retractions",
-		"--env", fmt.Sprintf("CONFIRMATIONS=%d,ADOPT_AFTER=1s", p.Confirmations), "--out", dir)
-	require.Zero(p.t, code, out)
-
-	return dir
+// platform is Cloud Run as far as a resize touches it, on processes of this machine. As there, a new revision is
+// started beside the old one, which is stopped some time after the new one answers /healthz; a revision that does not
+// answer leaves the old one as it is.
+type platform struct {
+	*world
+	serving map[string]*lab.Process
+	retired sync.WaitGroup
 }
 
-// sh runs a command line as an operator types it.
-func (p *platform) sh(line string) (code int, out string) {
-	ctx, cancel := context.WithTimeout(p.t.Context(), 90*time.Second)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, "bash", "-c", line)
-	cmd.Dir, cmd.Env = "../..", p.environ()
-	text, _ := cmd.CombinedOutput()
+// linger is how long a revision that is not wanted any more goes on.
+const linger = 300 * time.Millisecond
 
-	return cmd.ProcessState.ExitCode(), string(text)
+// apply gives a service its place in a fleet of so many, as `terraform apply` does for the services that it is told
+// to change. It reports whether the revision came up.
+func (p *platform) apply(number, total int, sick map[string]string) bool {
+	name := fmt.Sprint("escrow-relayer-", number)
+	env := map[string]string{"INSTANCE_LOCK_WAIT": "20m", "MIGRATE_ON_START": "false"}
+	maps.Copy(env, sick)
+	next, err := p.Run(name, number, total, env)
+	require.NoError(p.t, err)
+	if !p.healthy(next) {
+		next.Kill()
+		return false
+	}
+
+	p.retire(p.serving[name])
+	p.serving[name] = next
+
+	return true
+}
+
+// remove deletes a service.
+func (p *platform) remove(number int) {
+	name := fmt.Sprint("escrow-relayer-", number)
+	p.retire(p.serving[name])
+	delete(p.serving, name)
+}
+
+// retire stops an old revision's process after a while, as Cloud Run does: nobody waits for it.
+func (p *platform) retire(old *lab.Process) {
+	if old == nil {
+		return
+	}
+
+	p.retired.Go(func() {
+		timer := time.NewTimer(linger)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-old.Exited():
+		}
+
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		_ = old.Stop(ctx)
+	})
+}
+
+// healthy waits until a process answers its startup probe, or has ended.
+func (p *platform) healthy(proc *lab.Process) bool {
+	ctx, cancel := context.WithTimeout(p.t.Context(), 2*time.Minute)
+	defer cancel()
+	ticker := time.NewTicker(20 * time.Millisecond)
+	defer ticker.Stop()
+	for {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, proc.URL+"/healthz", nil)
+		require.NoError(p.t, err)
+		if resp, err := http.DefaultClient.Do(req); err == nil {
+			resp.Body.Close()
+			if resp.StatusCode == http.StatusOK {
+				return true
+			}
+		}
+
+		select {
+		case <-proc.Exited():
+			return false
+		case <-ctx.Done():
+			return false
+		case <-ticker.C:
+		}
+	}
+}
+
+// wait is `plan wait`, which follows each step.
+func (p *platform) wait(timeout string, args ...string) (code int, out string) {
+	return p.operator(nil, append([]string{"plan", "wait", "--every", "100ms", "--lag", "200", "--timeout", timeout},
+		args...)...)
+}
+
+// moves resizes as deploy/runbooks/repartition.md does: what is new first, then those that stay, and last what is left
+// over, each waited for.
+func (p *platform) moves(from, to int) {
+	step := func(number int) {
+		require.True(p.t, p.apply(number, to, nil))
+		code, out := p.wait("2m", "--instance", fmt.Sprint("escrow-relayer-", number), "--total", strconv.Itoa(to))
+		require.Zero(p.t, code, out)
+	}
+	for i := from; i < to; i++ {
+		step(i)
+	}
+
+	for i := range min(from, to) {
+		step(i)
+	}
+
+	for i := from - 1; i >= to; i-- {
+		p.remove(i)
+		code, out := p.wait("2m", "--gone", fmt.Sprint("escrow-relayer-", i))
+		require.Zero(p.t, code, out)
+	}
+
+	p.shares(to)
 }
 
 // grown is a platform with n services, whole, under traffic until stop is called.
 func grown(t *testing.T, n int) (p *platform, stop func()) {
-	p = newPlatform(newWorld(t, nil))
-	code, out := p.sh("escrow-relayer migrate") // the services may not
+	p = &platform{world: newWorld(t, nil), serving: map[string]*lab.Process{}}
+	t.Cleanup(p.retired.Wait)
+	code, out := p.operator(nil, "migrate") // the services may not
 	require.Zero(t, code, out)
-	dir := p.manifests(n)
 	for i := range n {
-		code, out := p.sh(fmt.Sprintf("gcloud run services replace %s/escrow-relayer-%d.yaml --region r --quiet", dir, i))
-		require.Zero(t, code, out)
+		require.True(t, p.apply(i, n, nil))
 	}
 
-	code, out = p.sh("escrow-relayer plan wait --timeout 60s --every 100ms --lag 50")
+	code, out = p.wait("2m")
 	require.Zero(t, code, out)
 	done, ended := make(chan struct{}), make(chan error, 1)
 	var blocks atomic.Int64
@@ -106,68 +196,41 @@ func (p *platform) shares(total int) {
 	})
 }
 
-const repartition = "deploy/repartition.sh --apply --timeout 30s "
-
-func TestRepartitionScriptOnRealProcesses(t *testing.T) {
+// A fleet grows and shrinks by a rolling change of TOTAL_PARTITIONS under traffic: no event is lost or published twice.
+func TestRepartition(t *testing.T) {
 	t.Parallel()
 	p, stop := grown(t, 3)
-	code, out := p.sh(repartition + "--from 3 --to 4 --manifests " + p.manifests(4))
-	t.Log(out)
-	require.Zero(t, code, out)
-	p.shares(4)
-	code, out = p.sh(repartition + "--from 4 --to 2")
-	t.Log(out)
-	require.Zero(t, code, out)
-	p.shares(2)
+	p.moves(3, 4)
+	p.moves(4, 2)
 	stop()
 	p.audit(false)
 }
 
-// What does not come up stops the script; the fleet goes on, and the way back that the script
-// prints makes it whole, as does the way on once the cause is mended.
-func TestRepartitionScriptStopsAtWhatDoesNotComeUp(t *testing.T) {
+// What does not come up ends the resize there; the fleet goes on, and the way back makes it whole.
+func TestRepartitionStopsAtWhatDoesNotComeUp(t *testing.T) {
 	t.Parallel()
 	p, stop := grown(t, 3)
-	four := p.manifests(4)
 	unlocked := func(f *fleet.Fleet) bool { return f.Slots.Unserved == 0 && f.Leader.Valid }
-
-	// The new service's container does not start.
-	p.sicken("escrow-relayer-3", map[string]string{"CONFIRMATIONS": "twelve"})
-	code, out := p.sh(repartition + "--from 3 --to 4 --manifests " + four)
-	t.Log(out)
-	require.Equal(t, 1, code, out)
-	require.Contains(t, out, "STOPPED: escrow-relayer-3 could not be created")
-
-	// Begun anew, it starts, and reaches no node. Nothing else is changed.
-	p.sicken("escrow-relayer-3", map[string]string{"RPC_URLS": "http://127.0.0.1:1"})
-	code, out = p.sh(ways(t, out)["Go on, when mended"] + " --timeout 4s")
-	t.Log(out)
-	require.Equal(t, 1, code, out)
-	require.Contains(t, out, "is there, and did not start")
-	require.Contains(t, out, "escrow-relayer-3 is not alive")
-	require.NotContains(t, out, "escrow-relayer-0: 3 -> 4")
+	require.False(t, p.apply(3, 4, map[string]string{"CONFIRMATIONS": "twelve"}), "its container does not start")
 	p.until("safe", unlocked)
 
-	// Mended, it goes on; and the next one does not start: its service says 4, and the revision with 3 goes on.
-	p.sicken("escrow-relayer-3", nil)
-	p.sicken("escrow-relayer-1", map[string]string{"CONFIRMATIONS": "twelve"})
-	code, _ = p.sh("gcloud run services delete escrow-relayer-3 --quiet") // as an operator mends a container that loops
-	require.Zero(t, code)
-	code, out = p.sh(ways(t, out)["Go on, when mended"] + " --timeout 30s")
-	t.Log(out)
+	// It starts, and reaches no node.
+	require.True(t, p.apply(3, 4, map[string]string{"RPC_URLS": "http://127.0.0.1:1"}))
+	code, out := p.wait("4s", "--instance", "escrow-relayer-3", "--total", "4")
 	require.Equal(t, 1, code, out)
-	require.Contains(t, out, "STOPPED: escrow-relayer-1 could not be changed")
+	require.Contains(t, out, "escrow-relayer-3 is not alive")
+	p.until("safe", unlocked)
+
+	// Mended, and the next one does not start: its old revision goes on beside the others, which have four already.
+	p.remove(3)
+	require.True(t, p.apply(3, 4, nil))
+	require.True(t, p.apply(0, 4, nil))
+	code, out = p.wait("2m", "--instance", "escrow-relayer-0", "--total", "4")
+	require.Zero(t, code, out)
+	require.False(t, p.apply(1, 4, map[string]string{"CONFIRMATIONS": "twelve"}))
 	p.until("all four serve", func(f *fleet.Fleet) bool { return unlocked(f) && f.Live() == 4 })
 
-	// Going on without mending it does not take the service's word for it.
-	code, again := p.sh(ways(t, out)["Go on, when mended"])
-	require.Equal(t, 1, code, again)
-	require.Contains(t, again, "STOPPED: escrow-relayer-1 could not be changed")
-	p.sicken("escrow-relayer-1", nil)
-	code, back := p.sh(ways(t, again)["Go back"])
-	t.Log(back)
-	require.Zero(t, code, back)
-	p.shares(3)
+	p.moves(4, 3)
 	stop()
 	p.audit(false)
 }

@@ -226,8 +226,6 @@ func TestWrongCalls(t *testing.T) {
 		{"plan wait --timeout later", "--timeout"},
 		{"plan wait --since now --instance r0", "--since"},
 		{"plan wait --since 2026-01-02T03:04:05Z", "--since needs --instance"},
-		{"plan manifests", ""},
-		{"plan manifests --partitions 0", ""},
 		{"replay", "say what to replay"},
 		{"replay --from 9 --to 3", "--to 3 is below --from 9"},
 		{"replay --escrow 0x12", "is not an address"},
@@ -236,7 +234,6 @@ func TestWrongCalls(t *testing.T) {
 		{"replay --from 3 --to -5", "--to -5: a block is 0 or above"},
 		{"audit --from -5", "--from -5: a block is 0 or above"},
 		{"audit --from 1 --to -5", "--to -5: a block is 0 or above"},
-		{"plan manifests --env CONFIRMATION=3", "did you mean CONFIRMATIONS"},
 		{"audit --from x", "--from"},
 		{"audit 1 2", "takes no arguments"},
 	} {

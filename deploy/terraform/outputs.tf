@@ -1,6 +1,6 @@
 output "service_account" {
   value       = google_service_account.relayer.email
-  description = "For `escrow-relayer plan manifests`, and for rights elsewhere."
+  description = "For rights elsewhere."
 }
 
 output "database_instance" {

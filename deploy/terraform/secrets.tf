@@ -17,7 +17,7 @@ resource "google_secret_manager_secret_version" "database_url" {
 # What the collector scrapes. Not a secret; this is where it is read from.
 resource "google_secret_manager_secret_version" "monitoring" {
   secret      = google_secret_manager_secret.this["monitoring"].id
-  secret_data = file("${path.module}/../cloudrun/monitoring.yaml")
+  secret_data = file("${path.module}/monitoring.yaml")
 }
 
 # The RPC URLs carry API keys. Their value never passes through Terraform, whose state would keep it:

@@ -1,10 +1,10 @@
-# One service per partition. The same as deploy/cloudrun/service.yaml.tmpl, which explains the choices; a test compares the two.
+# One service per partition.
 
 resource "google_cloud_run_v2_service" "relayer" {
   for_each            = var.services ? toset([for p in range(var.partitions) : tostring(p)]) : toset([])
   name                = "${var.name}-${each.key}"
   location            = var.region
-  ingress             = "INGRESS_TRAFFIC_INTERNAL_ONLY"
+  ingress             = "INGRESS_TRAFFIC_INTERNAL_ONLY" # probes and operators inside the project's network: nothing else calls the relayer
   deletion_protection = var.deletion_protection
   labels              = { app = "escrow-relayer", chain-id = tostring(var.chain_id), partition = each.key }
 
@@ -15,9 +15,9 @@ resource "google_cloud_run_v2_service" "relayer" {
 
   template {
     service_account                  = contains(local.keyed, each.key) ? google_service_account.keys[0].email : google_service_account.relayer.email
-    execution_environment            = "EXECUTION_ENVIRONMENT_GEN2"
+    execution_environment            = "EXECUTION_ENVIRONMENT_GEN2" # a full Linux kernel: TCP keepalives and WebSockets behave as elsewhere
     max_instance_request_concurrency = 80
-    timeout                          = "3600s"
+    timeout                          = "3600s" # the live view of the status page is one long answer
     labels                           = { app = "escrow-relayer", chain-id = tostring(var.chain_id) }
 
     dynamic "vpc_access" {
@@ -92,9 +92,11 @@ resource "google_cloud_run_v2_service" "relayer" {
 
       resources {
         limits   = { cpu = var.cpu, memory = var.memory }
-        cpu_idle = false # CPU always allocated: the work is in the background
+        cpu_idle = false # CPU always allocated: the work is in the background, and the server ends a session that is silent
       }
 
+      # /healthz, not /readyz: a new revision has the INSTANCE_ID of the old one and waits for its lock, and Cloud Run stops the old
+      # one only when the new one has started. Asking for readiness here would make each wait for the other.
       startup_probe {
         period_seconds    = 2
         timeout_seconds   = 2
@@ -105,6 +107,7 @@ resource "google_cloud_run_v2_service" "relayer" {
         }
       }
 
+      # /healthz depends on nothing but the process. A restart mends neither the database nor a node, so neither may cause one.
       liveness_probe {
         period_seconds    = 10
         timeout_seconds   = 5

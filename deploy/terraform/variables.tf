@@ -44,7 +44,7 @@ variable "services" {
 variable "partitions" {
   type        = number
   default     = 3
-  description = "Services, one per partition. To change it on a running fleet use deploy/repartition.sh first, then set it here."
+  description = "Services, one per partition. A running fleet is resized service by service: deploy/runbooks/repartition.md."
 
   validation {
     condition     = var.partitions >= 1 && var.partitions <= 100
@@ -91,6 +91,16 @@ variable "env" {
   validation {
     condition     = length(setintersection(keys(var.env), ["RPC_URL", "RPC_URLS", "DATABASE_URL", "SESSION_DATABASE_URL"])) == 0
     error_message = "These carry secrets: they belong in Secret Manager."
+  }
+
+  validation {
+    condition     = length(setintersection(keys(var.env), ["INSTANCE_ID", "PARTITION_NUMBER", "TOTAL_PARTITIONS", "PORT"])) == 0
+    error_message = "Each service has its own, which the module or Cloud Run sets."
+  }
+
+  validation {
+    condition     = length(setintersection(keys(var.env), ["SENDERS_FILE", "COMMANDS_POLICY_FILE", "COMMANDS_SUBSCRIPTION_ID", "COMMANDS_HTTP", "COMMANDS_PORT", "REPLIES_TOPIC_ID", "KEEPER_SENDER"])) == 0
+    error_message = "Every service would have them: key_services says which have the keys."
   }
 }
 

@@ -11,7 +11,7 @@ import (
 )
 
 // Supervision says how a platform keeps a process running. The zero value is Cloud Run's with
-// deploy/cloudrun/service.yaml.tmpl.
+// deploy/terraform/services.tf.
 type Supervision struct {
 	Liveness time.Duration // between two looks at /healthz; zero: 10 s
 	Failures int           // looks in a row that fail before the process is killed; zero: 6

@@ -69,16 +69,6 @@ func (l *loader) misspelt() {
 	}
 }
 
-// Misspelt returns an error for an unknown name that resembles a variable's.
-func Misspelt(name string) error {
-	meant := nearest(name)
-	if meant == "" || meant == name {
-		return nil
-	}
-
-	return fmt.Errorf("%s is not a variable of the relayer: did you mean %s", name, meant)
-}
-
 // shortName is the length below which names resemble each other by chance.
 const shortName = 6
 

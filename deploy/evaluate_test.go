@@ -7,7 +7,6 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
-	"reflect"
 	"slices"
 	"strings"
 
@@ -19,9 +18,8 @@ import (
 	ctyjson "github.com/zclconf/go-cty/cty/json"
 )
 
-// What Terraform makes of the module in deploy/terraform, as far as a plan depends on it: which
-// resources it wants, with which arguments, which of them it ignores. The provider cannot be had
-// everywhere; its part, what a resource is replaced for and what it computes, is written down here.
+// What Terraform makes of the module in deploy/terraform: which resources it wants, with which arguments. The provider
+// cannot be had everywhere; what it computes is written down here.
 
 // attributes of a resource by name; blocks are lists. What only an apply tells is unknown.
 type attributes = map[string]any
@@ -365,7 +363,7 @@ func (e *evaluation) body(b *hclsyntax.Body, extra map[string]cty.Value) (attrib
 	return has, nil
 }
 
-// wanted are all resources of the module by address, and by type what their blocks ignore.
+// wanted are all resources of the module by address.
 func (e *evaluation) wanted() (map[string]instance, error) {
 	all := map[string]instance{}
 	for name, b := range e.blocks {
@@ -384,207 +382,4 @@ func (e *evaluation) wanted() (map[string]instance, error) {
 	}
 
 	return all, nil
-}
-
-// order is the worst one in which Terraform may make the resources: it knows of a dependency only by a
-// reference or by depends_on, so what has none may come before the APIs are enabled.
-func (e *evaluation) order() ([]string, error) {
-	needs := map[string]map[string]bool{}
-	for name, b := range e.blocks {
-		if resource, ok := strings.CutPrefix(name, "resource."); ok {
-			needs[resource] = map[string]bool{}
-			e.needs(b.Body, needs[resource], map[string]bool{})
-		}
-	}
-
-	var order []string
-	done := map[string]bool{}
-	for len(order) < len(needs) {
-		var next string
-		for _, name := range slices.Sorted(maps.Keys(needs)) {
-			ready := !done[name]
-			for other := range needs[name] {
-				ready = ready && (done[other] || needs[other] == nil)
-			}
-
-			if ready && (next == "" || strings.HasPrefix(next, "google_project_service.")) {
-				next = name
-			}
-		}
-
-		if next == "" {
-			return nil, fmt.Errorf("terraform: a cycle among what comes after %q", order)
-		}
-
-		done[next] = true
-		order = append(order, next)
-	}
-
-	return order, nil
-}
-
-// needs collects the resources that a block names, in its arguments, in depends_on, and through locals.
-func (e *evaluation) needs(b *hclsyntax.Body, into, locals map[string]bool) {
-	named := func(x hcl.Expression) {
-		for _, t := range x.Variables() {
-			e.needed(t, into, locals)
-		}
-	}
-	for _, a := range b.Attributes {
-		named(a.Expr)
-	}
-
-	for _, nested := range b.Blocks {
-		if nested.Type != "lifecycle" { // it names the block's own arguments
-			e.needs(nested.Body, into, locals)
-		}
-	}
-}
-
-func (e *evaluation) needed(t hcl.Traversal, into, locals map[string]bool) {
-	if len(t) < 2 {
-		return
-	}
-
-	second, ok := t[1].(hcl.TraverseAttr)
-	switch {
-	case !ok:
-	case t.RootName() == "local":
-		if x := e.locals[second.Name]; x != nil && !locals[second.Name] {
-			locals[second.Name] = true
-			for _, inner := range x.Variables() {
-				e.needed(inner, into, locals)
-			}
-		}
-	case strings.HasPrefix(t.RootName(), "google_"):
-		into[t.RootName()+"."+second.Name] = true
-	}
-}
-
-// ignored are the paths of a resource's ignore_changes.
-func (e *evaluation) ignored(address string) (paths [][]any) {
-	name, _, _ := strings.Cut(address, "[")
-	b := e.blocks["resource."+name]
-	if b == nil {
-		return nil
-	}
-
-	for _, nested := range b.Body.Blocks {
-		if nested.Type != "lifecycle" || nested.Body.Attributes["ignore_changes"] == nil {
-			continue
-		}
-
-		for _, x := range nested.Body.Attributes["ignore_changes"].Expr.(*hclsyntax.TupleConsExpr).Exprs {
-			t, _ := hcl.AbsTraversalForExpr(x)
-			path := []any{t.RootName()}
-			for _, step := range t[1:] {
-				switch s := step.(type) {
-				case hcl.TraverseAttr:
-					path = append(path, s.Name)
-				case hcl.TraverseIndex:
-					if s.Key.Type() == cty.Number {
-						n, _ := s.Key.AsBigFloat().Int64()
-						path = append(path, int(n))
-					} else {
-						path = append(path, s.Key.AsString())
-					}
-				}
-			}
-
-			paths = append(paths, path)
-		}
-	}
-
-	return paths
-}
-
-// without is a copy of a value with what is at a path taken out.
-func without(v any, path []any) any {
-	switch step := path[0].(type) {
-	case string:
-		m, ok := v.(attributes)
-		if !ok {
-			return v
-		}
-
-		m = maps.Clone(m)
-		if inner, has := m[step]; has && len(path) > 1 {
-			m[step] = without(inner, path[1:])
-		} else {
-			delete(m, step)
-		}
-
-		return m
-	case int:
-		l, ok := v.([]any)
-		if !ok || step >= len(l) || len(path) == 1 {
-			return v
-		}
-
-		l = slices.Clone(l)
-		l[step] = without(l[step], path[1:])
-
-		return l
-	}
-
-	return v
-}
-
-// immutable are the arguments for which the provider replaces a resource. "*": all of them.
-var immutable = map[string][]string{
-	"google_cloud_run_v2_service":             {"name", "location"},
-	"google_project_iam_member":               {"*"},
-	"google_secret_manager_secret":            {"secret_id"},
-	"google_secret_manager_secret_version":    {"secret", "secret_data"},
-	"google_service_account":                  {"account_id"},
-	"google_service_account_iam_member":       {"*"},
-	"google_pubsub_topic_iam_member":          {"*"},
-	"google_pubsub_subscription":              {"name", "topic", "filter", "enable_message_ordering"},
-	"google_sql_database":                     {"name", "instance"},
-	"google_sql_database_instance":            {"name", "database_version"},
-	"google_sql_user":                         {"name", "instance", "type"},
-	"google_secret_manager_secret_iam_member": {"*"},
-}
-
-// action is one line of a plan.
-type action struct {
-	Address string
-	Verb    string   // create, update, replace, destroy
-	Fields  []string // that differ
-}
-
-// difference compares what is with what is wanted, apart from what is ignored.
-func (e *evaluation) difference(address, kind string, is, want attributes) *action {
-	var a, b any = is, want
-	for _, path := range e.ignored(address) {
-		a, b = without(a, path), without(b, path)
-	}
-
-	var fields []string
-	is, want = a.(attributes), b.(attributes)
-	for _, k := range slices.Sorted(maps.Keys(union(is, want))) {
-		if !reflect.DeepEqual(is[k], want[k]) {
-			fields = append(fields, k)
-		}
-	}
-
-	if fields == nil {
-		return nil
-	}
-
-	verb := "update"
-	for _, f := range immutable[kind] {
-		if f == "*" || slices.Contains(fields, f) {
-			verb = "replace"
-		}
-	}
-
-	return &action{address, verb, fields}
-}
-
-func union(a, b attributes) attributes {
-	both := maps.Clone(a)
-	maps.Copy(both, b)
-
-	return both
 }
