@@ -170,9 +170,8 @@ func (m *Message) verify(name string, attributes map[string]string) error {
 
 	escrow := m.ContractAddress
 	if m.EventType == deployed {
-		var err error
-		if escrow, err = m.Text("escrow"); err != nil {
-			return err
+		if escrow = m.announced(); !address.MatchString(escrow) {
+			return fmt.Errorf("attribute escrow is %q, and no argument of %s %s is that address", m.Escrow, m.EventType, m.EventID)
 		}
 	}
 
@@ -192,6 +191,22 @@ func (m *Message) verify(name string, attributes map[string]string) error {
 	}
 
 	return nil
+}
+
+// announced is the argument of an EscrowDeployed that has the escrow. A factory of another project may call it
+// otherwise: then it is the one that equals the attribute.
+func (m *Message) announced() string {
+	if escrow, ok := m.Args["escrow"].(string); ok {
+		return escrow
+	}
+
+	for _, value := range m.Args {
+		if text, ok := value.(string); ok && strings.ToLower(text) == m.Escrow {
+			return text
+		}
+	}
+
+	return ""
 }
 
 // reader reads fields, until the first unreadable one.

@@ -76,6 +76,7 @@ func examples() []example {
 			`{"payer":"`+payer+`","amount":"0","timestamp":"1795238400"}`)},
 		{"every_type", message.Original, event("Noted",
 			`{"text":"say \"hi\", {you}: [\\]","block_hash":"0x00","ok":true,"list":["1","2"],"leg":{"to":"`+payer+`","memos":[["a"],[]]},"args":"mine","reason":"late"}`)},
+		{"aliased", message.Original, event("EscrowDeployed", `{"id":"7","deal":"`+escrow+`","price":"1"}`)},
 		{"retraction", message.Retraction, approved},
 		{"replay", message.Replay, deployed},
 	}

@@ -217,6 +217,21 @@ function same(a: unknown, b: unknown): boolean {
   return JSON.stringify(a) === JSON.stringify(b);
 }
 
+/**
+ * The argument of an EscrowDeployed that has the escrow. A factory of another project may call it otherwise: then it
+ * is the one that equals the attribute.
+ */
+function announced(m: Message): string {
+  const named = Object.hasOwn(m.args, "escrow") ? m.args["escrow"] : undefined;
+  const escrow = typeof named === "string" ? named
+    : Object.values(m.args).find((value) => typeof value === "string" && value.toLowerCase() === m.escrow);
+  if (typeof escrow !== "string" || !address.test(escrow)) {
+    throw new MalformedError(
+      `attribute escrow is ${show(m.escrow)}, and no argument of ${m.eventType} ${m.eventId} is that address`);
+  }
+  return escrow;
+}
+
 function verify(m: Message, top: Fields, attribute: (name: string) => string): void {
   if (top["event_name"] !== m.eventType) {
     throw new MalformedError(`event_type is ${show(m.eventType)} and event_name is ${show(top["event_name"])}`);
@@ -228,7 +243,7 @@ function verify(m: Message, top: Fields, attribute: (name: string) => string): v
   if (m.retracted && top["retracted"] !== true) {
     throw new MalformedError(`read retracted: ${show(top["retracted"])}`);
   }
-  const escrow = m.eventType === "EscrowDeployed" ? text(m, "escrow") : m.contractAddress;
+  const escrow = m.eventType === "EscrowDeployed" ? announced(m) : m.contractAddress;
   for (const [name, want] of [
     ["event_id", m.eventId], ["event_type", m.eventType], ["event_name", m.eventType], ["chain_id", m.chainId],
     ["block_number", String(m.blockNumber)], ["escrow", escrow.toLowerCase()],
