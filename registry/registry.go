@@ -250,6 +250,28 @@ const end = `
 	from unnest($2::bytea[], $3::smallint[], $4::bigint[]) as t(address, status, block)
 	where r.chain_id = $1 and r.address = t.address`
 
+// EndAgain derives the endings of escrows from the events that are stored, after some were removed or
+// added out of order. An escrow without a stored event keeps its own: RETENTION has removed them.
+func EndAgain(ctx context.Context, tx DB, chainID int64, escrows [][]byte) error {
+	if _, err := tx.Exec(ctx, endAgain, chainID, escrows); err != nil {
+		return fmt.Errorf("derive the endings of %d escrows: %w", len(escrows), err)
+	}
+
+	return nil
+}
+
+// endAgain has the types 5 and 6, of which contract.Event.Ends is true, as Released and Refunded.
+const endAgain = `
+	update escrows r set status = coalesce(t.status, 1), ended_block = t.block, updated_at = now()
+	from (
+		select a.address, l.status, l.block
+		from unnest($2::bytea[]) as a(address) left join lateral (
+			select p.type - 3 as status, p.block_number as block from events p
+			where p.chain_id = $1 and p.escrow = a.address and p.type in (5, 6)
+			order by p.block_number desc, p.log_index desc limit 1) l on true) t
+	where r.chain_id = $1 and r.address = t.address and r.status <> 4 and r.ended_block is distinct from t.block
+	  and exists (select from events p where p.chain_id = $1 and p.escrow = t.address)`
+
 // Text is an address as in the tables: 0x and lower case.
 func Text(a common.Address) string {
 	var b [42]byte

@@ -237,8 +237,8 @@ func (d *doctor) wanted() (rights []string) {
 	}
 	for _, table := range []string{"factories", "escrows", "late_escrows", "relayer_instances", "cursors",
 		"slot_ownership", "leadership", "chain_blocks", "events", "orphaned_events", "outbox", "findings", "endpoint_faults",
-		"records", "event_types", "writers", "lock_turns", "ownership_lock", "processed_events", "escrow_registry",
-		"escrow_records"} {
+		"records", "folded_records", "event_types", "writers", "lock_turns", "ownership_lock", "processed_events",
+		"escrow_registry", "escrow_records"} {
 		on(table, "delete", "insert", "select", "update")
 	}
 

@@ -120,17 +120,6 @@ var idForm = regexp.MustCompile(`^(0x[0-9a-fA-F]{64}):(0|[1-9][0-9]*)(?::([1-9][
 // index events_ended and in what retention removes.
 func (e *Event) Ends() bool { return e.Name == Released || e.Name == Refunded }
 
-// EachText calls each for every argument of the event that has a string as its value (an address, an
-// integer, bytes or a text), in order. It copies no bytes: the value of an address, an integer or
-// bytes is free of escapes, and a text is passed with its escapes.
-func (e *Event) EachText(each func(name, value []byte)) {
-	_ = members.Each(e.Args, func(name, value []byte) { // Decode wrote an object
-		if value[0] == '"' {
-			each(name, value[1:len(value)-1])
-		}
-	})
-}
-
 // Same reports whether two events are the same log of the same transaction, in any block: equal
 // transaction, log index, emitter, name, escrow and arguments.
 func (e *Event) Same(other *Event) bool {

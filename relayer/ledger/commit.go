@@ -45,8 +45,6 @@ type FactoryCommit struct {
 
 // commitSlots is the transaction of CommitSlots.
 func commitSlots(ctx context.Context, t *transaction, c SlotCommit) error {
-	early := foldEarly(c.Events)
-	defer early.wait()
 	past, err := advance(ctx, t, advanceSlots, step{c.Epoch, c.From, c.To, c.Inside, c.Checked, c.Time})
 	if err != nil {
 		return err
@@ -67,7 +65,7 @@ func commitSlots(ctx context.Context, t *transaction, c SlotCommit) error {
 		return err
 	}
 
-	if err := project(ctx, t, fresh, early); err != nil {
+	if err := registry.End(ctx, t, t.cfg.ChainID, endings(fresh)); err != nil {
 		return err
 	}
 
@@ -84,14 +82,12 @@ func commitSlots(ctx context.Context, t *transaction, c SlotCommit) error {
 
 // commitFactory is the transaction of CommitFactory.
 func commitFactory(ctx context.Context, t *transaction, c FactoryCommit) error {
-	early := foldEarly(c.Events)
-	defer early.wait()
 	past, err := advance(ctx, t, advanceFactory, step{c.Epoch, c.From, c.To, c.Inside, c.Checked, c.Time})
 	if err != nil {
 		return err
 	}
 
-	return discover(ctx, t, c.Events, early, past, c.To)
+	return discover(ctx, t, c.Events, past, c.To)
 }
 
 // PastCommit is what the leader stores for a range of the past of a factory that was added later.
@@ -105,8 +101,6 @@ type PastCommit struct {
 
 // commitPast is the transaction of CommitPast. Like every writer it locks leadership before factories.
 func commitPast(ctx context.Context, t *transaction, c PastCommit) error {
-	early := foldEarly(c.Events)
-	defer early.wait()
 	var p past
 	err := t.QueryRow(ctx, holdFactory, pgx.StrictNamedArgs{"chain": t.cfg.ChainID, "me": t.cfg.InstanceID,
 		"epoch": c.Epoch, "generation": c.From.Generation}).Scan(&p.orphans, &p.open, &p.requests)
@@ -138,7 +132,7 @@ func commitPast(ctx context.Context, t *transaction, c PastCommit) error {
 		}
 	}
 
-	return discover(ctx, t, c.Events, early, p, c.To)
+	return discover(ctx, t, c.Events, p, c.To)
 }
 
 const (
@@ -159,8 +153,7 @@ const (
 )
 
 // discover stores deployments, and registers their escrows.
-func discover(ctx context.Context, t *transaction, deployed []contract.Event, early *earlyFold, past past,
-	to Position) error {
+func discover(ctx context.Context, t *transaction, deployed []contract.Event, past past, to Position) error {
 	events, err := notPruned(ctx, t, deployed)
 	if err != nil {
 		return err
@@ -168,10 +161,6 @@ func discover(ctx context.Context, t *transaction, deployed []contract.Event, ea
 
 	fresh, err := store(ctx, t, events, storing{orphans: past.orphans})
 	if err != nil {
-		return err
-	}
-
-	if err := project(ctx, t, fresh, early); err != nil {
 		return err
 	}
 
@@ -231,6 +220,32 @@ func discoveries(deployed []contract.Event) []registry.Discovery {
 	}
 
 	return found
+}
+
+// endings are the registry's entries for the releases and refunds among events in the order of the
+// chain: the last one of each escrow.
+func endings(events []contract.Event) (ends []registry.Ending) {
+	at := map[common.Address]int{}
+	for i := range events {
+		e := &events[i]
+		if !e.Ends() {
+			continue
+		}
+
+		end := registry.Ending{Address: e.Escrow, Status: registry.Released, Block: int64(e.BlockNumber)}
+		if e.Name == contract.Refunded {
+			end.Status = registry.Refunded
+		}
+
+		if n, again := at[e.Escrow]; again {
+			ends[n] = end
+		} else {
+			at[e.Escrow] = len(ends)
+			ends = append(ends, end)
+		}
+	}
+
+	return ends
 }
 
 // announce puts the EscrowDeployed of newly admitted escrows into the outbox, unless they were

@@ -7,7 +7,7 @@
 // instance has taken the right or moved the cursor: the database is unchanged, and the caller reads
 // its position again.
 //
-//	advance cursor (epoch, from) ─► events, outbox ─► records, registry ─► commit
+//	advance cursor (epoch, from) ─► events, outbox ─► registry ─► commit
 //
 // Outbox rows of a slot are written by its owner only, one commit after the other, so seq order is
 // the order of commits and of publishing. Replays and the verifier request what they want
@@ -84,7 +84,7 @@ func (l *Ledger) store(ctx context.Context, f func(*transaction) error) (Result,
 func (l *Ledger) Renew() { l.names.forget() }
 
 // Rollback takes the whole chain back to a fork, in one transaction: every cursor, the events above
-// the fork (they become orphans, see orphans.go), the registry and the records. stale is the
+// the fork (they become orphans, see orphans.go) and the registry. stale is the
 // position of the orphaned block; if it is no cursor's, it is not remembered, and no event is
 // stored under it, another instance has done the rollback. The next commit of every instance fails
 // with ErrMoved, even if its cursor stays: the registry that it used is void.

@@ -89,41 +89,31 @@ func TestRevivedAndNewEventsFoldInTheOrderOfTheChain(t *testing.T) {
 	}
 }
 
-// A commit that is under way when the verifier repairs, and has folded what comes later into a record
-// that nobody sees yet: the repair waits for it, and its older events do not count as the newest.
-func TestRepairWaitsForWhatIsBeingFolded(t *testing.T) {
+// The registry's ending is the last ending that is stored: after a false one was removed, the escrow is
+// followed again, and after a rollback an earlier one counts.
+func TestEndingsAreThoseOfTheEvents(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
-	w.discover(0)
+	w.discover(0, deployed(1, 1, 0, 11))
 	w.process(0)
+	w.discover(0)
+	w.process(0, released(1, 2, 1, 12))
+	w.discover(0)
+	w.process(0, event("EscrowRefunded", 1, 3, 1, 13, `{"payer":"`+account(0xaa)+`","amount":"7","timestamp":"1"}`))
+	state := func() []string {
+		return w.Column(`select g.status || ' ' || coalesce(g.ended_block, 0) || ' ' || r.status from escrow_registry g
+			join escrow_records r on r.escrow_key = g.address_key`)
+	}
+	require.Equal(t, []string{"refunded 3 refunded"}, state())
+	_, err := w.led.Rollback(t.Context(), w.slots, ledger.Position{Next: 3, Hash: blockHash(0, 2)})
+	require.NoError(t, err)
+	w.reload()
+	require.Equal(t, []string{"released 2 released"}, state())
 	v, err := w.led.Verifiable(t.Context())
 	require.NoError(t, err)
-	release := w.holdCommits()
-	commit, repair := make(chan error, 1), make(chan error, 1)
-	go func() {
-		_, err := w.led.CommitSlots(t.Context(), ledger.SlotCommit{Epoch: w.epoch, From: w.slots,
-			To: w.slots.To(6, blockHash(0, 5)), Events: []contract.Event{arbiterChanged(5, 13, account(0xb2))}})
-		commit <- err
-	}()
-	w.awaitBlocked(1)
-	go func() {
-		_, err := w.led.Repair(t.Context(), w.epoch, v, 1, []contract.Event{deployed(1, 1, 0, 11),
-			arbiterChanged(1, 12, account(0xb1))}, nil)
-		repair <- err
-	}()
-	w.awaitBlocked(2)
-	release()
-	require.NoError(t, <-commit)
-	require.NoError(t, <-repair)
-	require.Equal(t, []string{strings.ToLower(account(0xb2))}, w.Column(`select arbiter from escrow_records`))
-	require.Equal(t, []string{"5"}, w.Column(`select last_block::text from records`))
-}
-
-// holdCommits has every commit that folds a record wait until release is called.
-func (w *world) holdCommits() (release func()) {
-	w.t.Helper()
-
-	return w.holdAfter("constraint trigger hold after insert or update on records deferrable initially deferred")
+	_, err = w.led.Repair(t.Context(), w.epoch, v, 2, nil, []contract.Event{released(1, 2, 1, 12)})
+	require.NoError(t, err)
+	require.Equal(t, []string{"active 0 created"}, state())
 }
 
 // holdAfter has transactions wait at a trigger, for each row, until release is called.

@@ -21,7 +21,7 @@ func with(e contract.Event, was, is string) contract.Event {
 }
 
 // An ABI may give an argument any width. A number that no column of a record holds is left out of the
-// record and told; the event is stored and published whole, and the chain goes on.
+// record; the event is stored and published whole, and the chain goes on.
 func TestANumberWithoutAColumnStopsNothing(t *testing.T) {
 	digits := strings.Repeat("9", 79)
 	for name, tt := range map[string]struct{ was, is, column string }{
@@ -35,7 +35,6 @@ func TestANumberWithoutAColumnStopsNothing(t *testing.T) {
 			e := with(deployed(1, 1, 1, 11), tt.was, tt.is)
 			w.discover(0, deployed(2, 1, 0, 10), e)
 			require.Len(t, w.process(0).Pending, 2)
-			require.Equal(t, []string{"oversized_value 1 1"}, w.findings())
 			require.Equal(t, []string{string(e.Args)},
 				w.Column(`select args::text from processed_events where log_index = 1`))
 			require.Equal(t, []string{"none"},
@@ -51,7 +50,6 @@ func TestANumberWithoutAColumnStopsNothing(t *testing.T) {
 		w := setup(t)
 		w.discover(0, with(deployed(1, 1, 0, 11), `"amount":"1000"`, `"amount":"0`+strings.Repeat("9", 78)+`"`))
 		w.process(0, with(released(1, 1, 1, 12), `"amount":"1000"`, `"amount":"`+digits+`"`))
-		require.Equal(t, []string{"oversized_value 1 1"}, w.findings())
 		require.Equal(t, []string{"released"}, w.Column(`select status from escrow_registry`))
 	})
 }

@@ -66,8 +66,7 @@ func repair(ctx context.Context, t *transaction, epoch int64, v Verifiable, veri
 		return err
 	}
 
-	// Later events may have been folded already, and a record is a fold in the order of the chain.
-	if _, err := refold(ctx, t, escrowsOf(stored, wrong)); err != nil {
+	if err := registry.EndAgain(ctx, t, t.cfg.ChainID, escrowsOf(stored, wrong)); err != nil {
 		return err
 	}
 

@@ -1,11 +1,13 @@
 package ledger
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"math"
 	"net"
+	"slices"
 	"strconv"
 	"time"
 
@@ -19,11 +21,11 @@ import (
 type Rolled struct {
 	Done     bool // false: another instance has done it
 	Orphaned int  // events above the fork
-	Escrows  int  // escrows whose records were folded again
+	Escrows  int  // their escrows
 	Depth    int64
 }
 
-// rollbackTimeout bounds a rollback: to START_BLOCK it removes and folds everything that is stored,
+// rollbackTimeout bounds a rollback: to START_BLOCK it removes everything that is stored,
 // at some ten thousand events per second.
 const rollbackTimeout = 10 * time.Minute
 
@@ -64,11 +66,14 @@ func rollback(ctx context.Context, t *transaction, stale, fork Position) (r Roll
 	}
 
 	r.Orphaned = len(escrows)
+	slices.SortFunc(escrows, bytes.Compare)
+	escrows = slices.CompactFunc(escrows, bytes.Equal)
+	r.Escrows = len(escrows)
 	if err := unregister(ctx, t, fork); err != nil {
 		return r, err
 	}
 
-	if r.Escrows, err = refold(ctx, t, escrows); err != nil {
+	if err := registry.EndAgain(ctx, t, chain, escrows); err != nil {
 		return r, err
 	}
 
@@ -184,8 +189,7 @@ const orphanEvents = `
 	select escrow from gone`
 
 // unregister removes from the registry what came from above a fork. An escrow deployed there is
-// gone until its deployment reappears, and for good if it was never announced; an ending there is
-// undone.
+// gone until its deployment reappears, and for good if it was never announced.
 func unregister(ctx context.Context, t *transaction, fork Position) error {
 	chain := t.cfg.ChainID
 	batch := &pgx.Batch{}
@@ -193,7 +197,6 @@ func unregister(ctx context.Context, t *transaction, fork Position) error {
 		select from orphaned_events o where o.chain_id = e.chain_id and o.block_number = e.discovered_block_number
 			and o.log_index = e.log_index and o.escrow = e.address and o.state = 1)`, chain, fork.Next)
 	batch.Queue(`update escrows set status = 4, ended_block = null, updated_at = now() where chain_id = $1 and discovered_block_number >= $2`, chain, fork.Next)
-	batch.Queue(`update escrows set status = 1, ended_block = null, updated_at = now() where chain_id = $1 and ended_block >= $2`, chain, fork.Next)
 	batch.Queue(`delete from late_escrows where chain_id = $1 and deployed_block >= $2`, chain, fork.Next)
 	batch.Queue(`update late_escrows set monitored = $2::bigint - 1 where chain_id = $1 and monitored >= $2::bigint`,
 		chain, fork.Next)

@@ -91,9 +91,6 @@ const (
 	// the factory announced escrows that are already registered: the EscrowDeployed is stored but
 	// not published
 	AnnouncedAgain = "announced_again"
-	// events have numbers that exceed the columns of escrow_records: the args have them, the
-	// records omit them
-	OversizedValue = "oversized_value"
 	// an endpoint is set aside; its row is in endpoint_faults
 	EndpointFault = "endpoint_fault"
 	// stored events exceed the size of a message: they are not published
@@ -101,8 +98,7 @@ const (
 )
 
 // FindingKinds lists them.
-var FindingKinds = []string{DeepReorg, MissingEvent, ExtraEvent, AnnouncedAgain, OversizedValue,
-	OversizedMessage, EndpointFault}
+var FindingKinds = []string{DeepReorg, MissingEvent, ExtraEvent, AnnouncedAgain, OversizedMessage, EndpointFault}
 
 const insertFinding = `insert into findings (chain_id, kind, block_number, events) values ($1, $2, $3, $4)`
 

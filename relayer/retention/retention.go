@@ -101,8 +101,8 @@ func removeSome(ctx context.Context, cfg Config) (n int64, err error) {
 
 // removeEvents selects some escrows with a last event, a release or refund, that was stored long ago and
 // is at or below the verified block and the oldest remembered one, and removes their events. The
-// types 5 and 6 are contract.Event.Ends, written as in the index events_ended. Records and registry
-// rows stay: they are small, and show that the escrow existed.
+// types 5 and 6 are contract.Event.Ends, written as in the index events_ended. The registry row and the
+// escrow's last state stay: they are small, and show that the escrow existed.
 const removeEvents = `
 	with ended as (
 		select p.escrow from events p
@@ -112,8 +112,18 @@ const removeEvents = `
 		  and p.block_number <= (select min(number) from chain_blocks where chain_id = @chain)
 		  and not exists (select from outbox o where o.chain_id = @chain and o.escrow = p.escrow)
 		  and not exists (select from requests r where r.chain_id = @chain and r.escrow = p.escrow)
-		order by p.processed_at limit @step)
+		order by p.processed_at limit @step),
+	kept as (
+		insert into records (chain_id, ` + recordColumns + `)
+		select @chain, ` + recordColumns + `
+		from folded_records f where f.chain_id = @chain and f.escrow in (select escrow from ended)
+		on conflict (chain_id, escrow) do update set (` + recordColumns + `) = (
+			select ` + recordColumns + ` from (select excluded.*) f))
 	delete from events p using ended e where p.chain_id = @chain and p.escrow = e.escrow`
+
+// recordColumns are the columns of folded_records.
+const recordColumns = `deployed_block, last_block, updated_at, last_index, approvals, slot, status, last_type, last_occurrence, approvals_required,
+	escrow, payer, payee, arbiter, last_tx, amount, release_delay, release_time, settled_amount, settled_at, approvers`
 
 const removeInstances = `
 	with gone as (

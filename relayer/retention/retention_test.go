@@ -57,6 +57,15 @@ func TestEventsStayWhileTheyAreNeeded(t *testing.T) {
 			Index: int32(i), State: e.state, RetractFrom: 9, Stored: e.age})
 	}
 
+	for i, escrow := range []string{"0xgone", "0xactive"} {
+		f.Finds(testfleet.Escrow{Address: escrow, Block: 5, Slot: int16(i)})
+	}
+
+	records := func() []string {
+		return f.Column(`select status || ' ' || last_event_type || ' ' || last_event_block from escrow_records order by 1`)
+	}
+	before := records()
+	require.Equal(t, []string{"created EscrowDeployed 5", "released EscrowReleased 6"}, before)
 	f.Queues(testfleet.Message{Escrow: "0xwaiting", EventID: "0xwaiting", Type: "EscrowReleased"})
 	f.Verify(20)
 	f.Of(chain + 1).Verify(20)
@@ -69,6 +78,7 @@ func TestEventsStayWhileTheyAreNeeded(t *testing.T) {
 
 	r, err = retention.Once(t.Context(), retention.Config{DB: f.DB, ChainID: chain, Events: time.Hour})
 	require.NoError(t, err)
+	require.Equal(t, before, records(), "the last state stays")
 	require.EqualValues(t, 3, r.Events)
 	for _, escrow := range []string{"0xactive", "0xelsewhere", "0xorphan", "0xunverified", "0xwaiting", "0xyoung"} {
 		require.NotEmpty(t, f.Column(`select event_id from processed_events where escrow_key = word('`+escrow+`', 20)`),

@@ -270,7 +270,6 @@ func eitherNodeMayLie(t *testing.T, mode watch.FilterMode, named bool) {
 
 	t.Run("both have lost their old logs: the factory's nonce tells of deployments", func(t *testing.T) {
 		f.Exec(`delete from late_escrows`)
-		f.Exec(`delete from records`)
 		f.Exec(`delete from outbox`)
 		f.Exec(`delete from events`)
 		f.Exec(`delete from escrows`)

@@ -118,15 +118,17 @@ const selectEscrow = escrowsWithRecords + `
 	where e.chain_id = $1 and e.address_key = bytes($2)`
 
 // escrowsWithRecords has the columns of an escrow and of its record, in their order. Without a
-// record, the columns that every record has are empty.
+// record, the columns that every record has are empty. The limit has each record folded for its row alone,
+// whatever the planner expects.
 const escrowsWithRecords = `
 	select e.address, e.slot, e.status, e.discovered_at, e.discovered_block_number, e.event_id, e.announced, e.caught_up,
-	       e.last_monitored_block, e.ended_block, e.payer, e.payee, e.amount,
+	       e.last_monitored_block, e.ended_block, r.payer, r.payee, r.amount::text,
 	       coalesce(r.status, ''), r.arbiter, r.release_delay::text, r.release_time::text, r.approvals_required,
 	       coalesce(r.approvals, 0), r.approvers, r.settled_amount::text, r.settled_at::text, r.deployed_block,
 	       coalesce(r.last_event_id, ''), coalesce(r.last_event_type, ''), coalesce(r.last_event_block, 0),
 	       coalesce(r.updated_at, e.discovered_at)
-	from escrow_registry e left join escrow_records r on r.chain_id = e.chain_id and r.escrow_key = e.address_key`
+	from escrow_registry e left join lateral (
+		select * from escrow_records r where r.chain_id = e.chain_id and r.escrow_key = e.address_key limit 1) r on true`
 
 func scanEscrow(row pgx.CollectableRow) (escrow, error) {
 	both, err := pgx.RowToStructByPos[struct {

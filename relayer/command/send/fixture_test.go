@@ -168,7 +168,7 @@ func (w *world) run(f func(context.Context) error) (stop func()) {
 func (w *world) awaitEscrow(escrow common.Address) {
 	w.t.Helper()
 	require.Eventually(w.t, func() bool {
-		return w.int(`select count(*) from records where escrow = $1`, escrow[:]) == 1
+		return w.int(`select count(*) from escrow_records where escrow_key = $1`, escrow[:]) == 1
 	}, patience, 10*time.Millisecond)
 }
 

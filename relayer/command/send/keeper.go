@@ -28,7 +28,7 @@ type Keeper struct {
 	MaxFee    *big.Int         // wei: of one release
 	DayFees   *big.Int         // wei: of all releases of a UTC day
 	Payers    []common.Address // only theirs; empty: everybody's
-	Every     time.Duration    // between two looks; 0 means a minute: it reads all records
+	Every     time.Duration    // between two looks; 0 means a minute
 	Batch     int              // commands that may be open at once; 0 means 64
 
 	looked time.Time // of its sender's goroutine alone
@@ -60,14 +60,19 @@ func (k *Keeper) refuses(c *command.Command) string {
 const selectDue = `
 	with tried as (
 	       select r.payee, count(c.answered_at) as n, max(c.answered_at) as last, bool_or(c.answered_at is null) as open
-	         from commands c join escrow_records r on r.chain_id = c.chain_id and r.escrow_key = bytes(c.escrow)
+	         from commands c cross join lateral (
+	              select * from escrow_records r where r.chain_id = c.chain_id and r.escrow_key = bytes(c.escrow) limit 1) r
 	        where c.chain_id = @chain and c.sender = @sender and c.requester = 'keeper'
 	          and (c.answered_at is null or c.code = 'would_revert' and c.answered_at > now() - interval '60 days')
 	        group by r.payee
 	), due as (
 	       select r.escrow, g.factory, r.release_time, coalesce(t.n, 0) as n,
 	              row_number() over (partition by r.payee order by r.release_time) as place
-	         from escrow_records r join escrow_registry g on g.chain_id = r.chain_id and g.address_key = r.escrow_key
+	         from (select distinct p.escrow from events p join escrows e on e.chain_id = p.chain_id and e.address = p.escrow
+	                where p.chain_id = @chain and p.type = 3 and e.status = 1) approved
+	        cross join lateral (
+	              select * from escrow_records r where r.chain_id = @chain and r.escrow_key = approved.escrow limit 1) r
+	         join escrow_registry g on g.chain_id = r.chain_id and g.address_key = r.escrow_key
 	         join leadership l on l.chain_id = r.chain_id
 	         left join tried t on t.payee = r.payee
 	        where r.chain_id = @chain and r.status in ('created', 'approved') and r.approvals_required > 0

@@ -79,18 +79,25 @@ func (w *world) verified(block int) {
 	w.exec(`update leadership set verified_block = $2 where chain_id = $1`, w.node.ChainID().Int64(), block)
 }
 
-// record changes the state of an escrow as events would that the chain does not have.
+// record adds events to an escrow that the chain does not have, which give it a state.
 func record(t *testing.T, db *pgxpool.Pool, chain int64, escrow common.Address, status string,
 	approvers ...common.Address) {
 	t.Helper()
-	all := []byte{}
-	for _, a := range approvers {
-		all = append(all, a[:]...)
+	add := func(index int, name, args string) {
+		tag, err := db.Exec(t.Context(), `
+			insert into events (chain_id, block_number, block_time, log_index, writer, type, slot, told, block_hash, tx_hash, escrow, args)
+			select chain_id, block_number, block_time, 100000 + 100 * log_index + $3, writer, (select id from event_types where name = $4), slot, true,
+			       block_hash, tx_hash, escrow, $5
+			from events where chain_id = $1 and escrow = $2 order by block_number, log_index limit 1`,
+			chain, escrow[:], index, name, args)
+		require.NoError(t, err)
+		require.EqualValues(t, 1, tag.RowsAffected())
+	}
+	for i, a := range approvers {
+		add(i, "Approved", `{"approver":"`+text(a)+`"}`)
 	}
 
-	number := map[string]int16{"created": 1, "approved": 2, "released": 3, "refunded": 4}[status]
-	_, err := db.Exec(t.Context(),
-		`update records set status = $3, approvers = $4, approvals = $5 where chain_id = $1 and escrow = $2`, chain,
-		escrow[:], number, all, len(approvers))
-	require.NoError(t, err)
+	if name := map[string]string{"released": "EscrowReleased", "refunded": "EscrowRefunded"}[status]; name != "" {
+		add(len(approvers), name, `{"amount":"1","timestamp":"1"}`)
+	}
 }

@@ -182,8 +182,9 @@ func TestAlreadyIsTakenBack(t *testing.T) {
 		Data: contracts.NewEscrow().PackApprove()})
 	require.NoError(t, err)
 	w.mine(confirmations)
-	require.Eventually(t, func() bool { return w.int(`select count(*) from records where status = 3`) == 1 }, patience,
-		10*time.Millisecond)
+	require.Eventually(t, func() bool {
+		return w.int(`select count(*) from escrow_records where status = 'released'`) == 1
+	}, patience, 10*time.Millisecond)
 	id := w.accept(w.command(command.Release, escrow, nil))
 	a := w.await(id, true, command.Already)
 	require.Equal(t, receipts[0].TxHash.Hex()+":1", a.EventID)
@@ -235,15 +236,15 @@ func TestNotAlreadyAcrossARollback(t *testing.T) {
 		Data: contracts.NewEscrow().PackApprove()})
 	require.NoError(t, err)
 	w.mine(confirmations)
-	require.Eventually(t, func() bool { return w.int(`select count(*) from records where status = 3`) == 1 }, patience,
-		10*time.Millisecond)
+	require.Eventually(t, func() bool {
+		return w.int(`select count(*) from escrow_records where status = 'released'`) == 1
+	}, patience, 10*time.Millisecond)
 	w.stopLedger()
 	id := w.accept(w.command(command.Release, escrow, nil))
 	rollback, err := w.db.Begin(t.Context())
 	require.NoError(t, err)
 	for _, statement := range []string{`update leadership set generation = generation + 1`,
-		`delete from events where type = (select id from event_types where name = 'EscrowReleased')`,
-		`update records set status = 2`} {
+		`delete from events where type = (select id from event_types where name = 'EscrowReleased')`} {
 		_, err = rollback.Exec(t.Context(), statement)
 		require.NoError(t, err)
 	}

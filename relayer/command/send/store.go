@@ -290,7 +290,7 @@ const selectWaiting = `
 	  join commands c using (command_id)
 	  left join escrow_registry g on g.chain_id = c.chain_id and g.address_key = bytes(c.escrow) and g.status <> 'orphaned'
 	    and g.factory = lower(c.message ->> 'factory')
-	  left join escrow_records r on r.chain_id = c.chain_id and r.escrow_key = bytes(c.escrow)
+	  left join lateral (select * from escrow_records r where r.chain_id = c.chain_id and r.escrow_key = bytes(c.escrow) limit 1) r on true
 	 cross join lateral (
 	       select case c.kind when 'approve' then 'Approved' when 'release' then 'EscrowReleased'
 	                          when 'refund' then 'EscrowRefunded' else 'EscrowDeployed' end as effect) k
