@@ -78,6 +78,17 @@ func (n *Node) Requests(method string) int {
 	return n.requests[method]
 }
 
+// Items is how many items of all methods were asked for.
+func (n *Node) Items() (items int) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, asked := range n.requests {
+		items += asked
+	}
+
+	return items
+}
+
 // Close ends the endpoint and its connections.
 func (n *Node) Close() error {
 	n.end()
