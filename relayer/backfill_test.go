@@ -151,7 +151,8 @@ func firstStarts() []firstStart {
 	return []firstStart{
 		{name: "plain http", kind: "whole ranges", endpoints: plain},
 		{name: "plain ws", kind: "whole ranges", endpoints: plain, ws: true},
-		{name: "by topics", kind: "whole ranges", endpoints: plain, env: env("LOG_FILTER", "topics", "FINALITY", "finalized")},
+		{name: "by topics", kind: "whole ranges", endpoints: plain,
+			env: env("LOG_FILTER", "topics", "FINALITY", "finalized")},
 		{name: "by addresses", kind: "whole ranges", endpoints: plain, env: env("LOG_FILTER", "addresses")},
 		{name: "a limited rate", kind: "whole ranges", endpoints: slow},
 		{name: "a limited rate by addresses over ws", kind: "whole ranges", endpoints: slow, ws: true,
