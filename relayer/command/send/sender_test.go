@@ -118,8 +118,12 @@ func TestKindsAndQueue(t *testing.T) {
 	require.Equal(t, 1, w.int(`select count(*) from commands where answered_at is null and next_look > now() + interval '50 minutes'`),
 		"it is known when to look again")
 	require.NoError(t, w.node.(*testchain.Sim).AdvanceTime(t.Context(), 200_000*time.Second))
-	w.exec(`update commands set next_look = now() where command_id = $1`, release.Hex())
-	w.await(release, true, command.Done)
+	require.Eventually(t, func() bool { // until a block of that time is final, the sender sets its own time again
+		w.mine(1)
+		w.exec(`update commands set next_look = now() where command_id = $1 and state = 'accepted'`, release.Hex())
+
+		return w.answer(release).State == command.Done
+	}, patience, 20*time.Millisecond)
 	require.Len(t, w.sent(), 7, "one transaction per command that had an effect")
 	found, done := w.audit()
 	require.Empty(t, found)
