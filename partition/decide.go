@@ -37,9 +37,10 @@ type Group struct {
 
 // Plan is what an instance should do now.
 type Plan struct {
-	Take  []int16       // free, or owned by dead instances
-	From  []string      // the dead owners of Take
-	Yield []int16       // mine, and preferred by another live instance instead of me; all of mine if I sit out or lack event layouts
+	Take []int16  // free, or owned by dead instances
+	From []string // the dead owners of Take
+	// Mine, and preferred by another live instance instead of me; all of mine if I sit out or lack event layouts.
+	Yield []int16
 	Wait  time.Duration // until unserved slots may be adopted; zero: there are none
 }
 

@@ -90,8 +90,9 @@ func lacks(s, other map[string]string) bool {
 	return true
 }
 
-// agree returns ErrDisagree when a live instance differs in Settings.Stream and both lack Mixed; an ABI may have further events. Where none is alive
-// nobody disagrees, and the log says how the stream differs from that of the instance that was there last.
+// agree returns ErrDisagree when a live instance differs in Settings.Stream and both lack Mixed; an ABI
+// may have further events. Where none is alive the log says how the stream differs from that of the
+// instance that was there last.
 // The row of an instance that stopped cleanly and is about to restart has its old settings, so it
 // is left out: the instance compares itself when it joins.
 func agree(ctx context.Context, cfg *Config, tx pgx.Tx) error {

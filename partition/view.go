@@ -57,7 +57,8 @@ func read(ctx context.Context, cfg *Config, q querier) (v view, err error) {
 		m.Serves = slices.ContainsFunc(v.groups, func(g Group) bool {
 			return g.Owner == m.ID && slices.ContainsFunc(g.Slots, m.Partition.Prefers)
 		})
-		if knows := slices.IndexFunc(v.fleet, func(o Member) bool { return o.works() && lacks(m.events, o.events) }); knows >= 0 {
+		knows := slices.IndexFunc(v.fleet, func(o Member) bool { return o.works() && lacks(m.events, o.events) })
+		if knows >= 0 {
 			m.Lacks = v.fleet[knows].ID
 		}
 	}

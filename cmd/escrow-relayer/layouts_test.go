@@ -89,7 +89,8 @@ func TestABIGrowsWhileTheFleetRuns(t *testing.T) {
 	of := func(a common.Address) (all []string) {
 		seen := map[string]bool{}
 		for _, m := range w.Received.Messages() {
-			if id := m.Attributes[message.AttrEventID]; strings.EqualFold(a.Hex(), m.Attributes[message.AttrEscrow]) && !seen[id] {
+			id, escrow := m.Attributes[message.AttrEventID], m.Attributes[message.AttrEscrow]
+			if strings.EqualFold(a.Hex(), escrow) && !seen[id] {
 				seen[id] = true
 				all = append(all, m.Attributes[message.AttrEventType])
 			}
@@ -111,5 +112,6 @@ func joined(t *testing.T, builtIn, other string) string {
 	ours, err := os.ReadFile("../../relayer/contract/" + builtIn)
 	require.NoError(t, err)
 
-	return strings.TrimSuffix(strings.TrimSpace(string(ours)), "]") + "," + strings.TrimPrefix(strings.TrimSpace(other), "[")
+	return strings.TrimSuffix(strings.TrimSpace(string(ours)), "]") + "," +
+		strings.TrimPrefix(strings.TrimSpace(other), "[")
 }

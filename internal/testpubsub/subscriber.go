@@ -25,7 +25,8 @@ type subscriber struct {
 func (s *subscriber) CreateSubscription(_ context.Context, req *pubsubpb.Subscription) (*pubsubpb.Subscription, error) {
 	for what, asked := range map[string]bool{
 		"filters":                    req.Filter != "",
-		"push and export":            req.PushConfig.GetPushEndpoint() != "" || req.BigqueryConfig != nil || req.CloudStorageConfig != nil,
+		"push":                       req.PushConfig.GetPushEndpoint() != "",
+		"export":                     req.BigqueryConfig != nil || req.CloudStorageConfig != nil,
 		"exactly-once delivery":      req.EnableExactlyOnceDelivery,
 		"transformations of a topic": len(req.MessageTransforms) > 0,
 	} {

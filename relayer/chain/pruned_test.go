@@ -35,8 +35,8 @@ var thrownAway = map[string]struct {
 	"logs and receipts, empty": {[]string{rpc.GetLogs, rpc.GetReceipts}, []types.Log{}},
 }
 
-// An endpoint that has thrown old blocks away, or their logs or receipts, has no say in them: with one that has kept them
-// a backfill begins at once and reads all, whichever is first in the list, and nobody is named.
+// An endpoint that has thrown old blocks away, or their logs or receipts, has no say in them: with one that has
+// kept them a backfill begins at once and reads all, whichever is first in the list, and nobody is named.
 func TestPrunedEndpointAbstains(t *testing.T) {
 	const pruned = 1500
 	for name, form := range thrownAway {

@@ -980,8 +980,8 @@ func TestPolicyGrants(t *testing.T) {
 	}
 }
 
-// Whoever has a requester's key cannot fill the database, nor have the others wait: what is open is bounded. What is too
-// much is answered and leaves nothing, what is known has its answer, and others are served.
+// Whoever has a requester's key cannot fill the database, nor have the others wait: what is open is bounded. What
+// is too much is answered and leaves nothing, what is known has its answer, and others are served.
 func TestOpenCommandsAreBounded(t *testing.T) {
 	t.Parallel()
 	f := setup(t)

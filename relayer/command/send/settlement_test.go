@@ -30,7 +30,9 @@ func receiptless(node *faults.Node) *faults.Injected {
 // the work of somebody else.
 func TestANullReceiptIsNoAnswer(t *testing.T) {
 	t.Parallel()
-	for name, everywhere := range map[string]bool{"at the first endpoint, for ever": false, "everywhere, for a while": true} {
+	for name, everywhere := range map[string]bool{
+		"at the first endpoint, for ever": false, "everywhere, for a while": true,
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, startSim(t))

@@ -259,8 +259,9 @@ func (s *store) checked(ctx context.Context, block uint64, balance *big.Int) err
 const excludes = `u.chain_id = c.chain_id and u.escrow = c.escrow and u.state = 'sent'
 	and (u.effect = 'settle') <> (c.effect = 'settle')`
 
-// selectWaiting reads what is due. Requesters take turns: the first command of each, then the second ones. Of a
-// requester the one comes first that has waited longest since it was last looked at, and so do the requesters of a turn.
+// selectWaiting reads what is due. Requesters take turns: the first command of each, then the second ones.
+// Of a requester the one comes first that has waited longest since it was last looked at, and so do the
+// requesters of a turn.
 const selectWaiting = `
 	with recursive requesters as (
 	  (select requester from commands where chain_id = @chain and sender = @sender and state = 'accepted' order by requester limit 1)
