@@ -9,7 +9,9 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"syscall"
+	"time"
 
 	"golang.org/x/sync/semaphore"
 	"golang.org/x/time/rate"
@@ -26,13 +28,20 @@ const (
 	postBurst = 2 * postRate
 	// maxClients is how many addresses are remembered for postRate; beyond it all are forgotten.
 	maxClients = 4096
+	// spare are connections beyond maxConns, for addresses that have fewer than few: a probe is
+	// answered whatever others do.
+	spare, few = 64, 4
+	// unread is how long a piece of an answer may wait for a client that does not read; then the
+	// connection is cut.
+	unread = 2 * time.Second
+	piece  = 16 << 10
 )
 
 // Gate bounds the resources of all HTTP listeners of a process together: connections, also per
 // address, bytes of bodies, and posts per address. When connections run out, one makes room whose
 // request has still to arrive whole: of the address with the most connections, the one that has been
-// there longest. So what is silent or slow cannot lock out clients that ask. The zero value is ready,
-// and safe for concurrent use.
+// there longest. So what is silent or slow cannot lock out clients that ask; one that does not read its
+// answer is cut. The zero value is ready, and safe for concurrent use.
 //
 // The address is that of the TCP connection: behind a proxy all requests share the proxy's.
 type Gate struct {
@@ -58,6 +67,31 @@ type gated struct {
 	gate   *Gate
 	client string
 	closed sync.Once
+	until  atomic.Pointer[time.Time] // the server's deadline for the whole answer; nil: none
+}
+
+// SetWriteDeadline implements net.Conn.
+func (c *gated) SetWriteDeadline(t time.Time) error {
+	c.until.Store(&t)
+	return c.Conn.SetWriteDeadline(t)
+}
+
+// Write writes piece by piece, and fails once the client has not read one for long.
+func (c *gated) Write(p []byte) (n int, err error) {
+	for n < len(p) && err == nil {
+		deadline := time.Now().Add(unread)
+		if until := c.until.Load(); until != nil && !until.IsZero() && until.Before(deadline) {
+			deadline = *until
+		}
+
+		if err = c.Conn.SetWriteDeadline(deadline); err == nil {
+			var written int
+			written, err = c.Conn.Write(p[n:min(len(p), n+piece)])
+			n += written
+		}
+	}
+
+	return n, err
 }
 
 func (c *gated) Close() error {
@@ -91,7 +125,12 @@ func (g *Gate) admit(conn net.Conn) *gated {
 	c := &gated{Conn: conn, gate: g, client: host(conn.RemoteAddr().String())}
 	g.mu.Lock()
 	var evicted *gated
-	if len(g.conns) >= maxConns || g.clients[c.client] >= maxPerClient {
+	most := maxConns
+	if g.clients[c.client] < few {
+		most += spare
+	}
+
+	if len(g.conns) >= most || g.clients[c.client] >= maxPerClient {
 		evicted = g.longest(c.client)
 		if evicted == nil {
 			g.mu.Unlock()

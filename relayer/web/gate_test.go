@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"syscall"
 	"testing"
 	"time"
@@ -130,11 +131,17 @@ func TestAnAddressHasAShare(t *testing.T) {
 		g.arrived(last)
 	}
 
+	for range few {
+		c := g.admit(conn("192.0.2.3"))
+		require.NotNil(t, c, "an address with few has its places")
+		g.arrived(c)
+	}
+
 	require.Nil(t, g.admit(conn("192.0.2.3")), "all are at work")
 	g.state(last, http.StateIdle)
 	require.NotNil(t, g.admit(conn("192.0.2.3")))
 	require.NoError(t, last.Close(), "which has left already")
-	require.Len(t, g.conns, maxConns)
+	require.Len(t, g.conns, maxConns+few)
 }
 
 type addressed struct {
@@ -202,4 +209,54 @@ func TestBodiesHaveABudget(t *testing.T) {
 
 	require.Positive(t, refused, "within %s", time.Second)
 	require.True(t, g.mayPost("192.0.2.4"))
+}
+
+// Clients that read no answer are cut, whatever they have asked for.
+func TestClientsThatDoNotReadAreCut(t *testing.T) {
+	t.Parallel()
+	var g Gate
+	large := bytes.Repeat([]byte("x"), 16<<20) // more than the buffers of a connection hold
+	cut := make(chan error, 1)
+	addresses := gatedServers(t, &g, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, err := w.Write(large)
+		cut <- err
+	}))
+	conn, err := net.Dial("tcp", addresses[0])
+	require.NoError(t, err)
+	defer conn.Close()
+	began := time.Now()
+	_, err = conn.Write(bytes.Repeat([]byte("GET / HTTP/1.1\r\nHost: a\r\n\r\n"), 200))
+	require.NoError(t, err)
+	require.ErrorIs(t, <-cut, os.ErrDeadlineExceeded)
+	require.GreaterOrEqual(t, time.Since(began), unread)
+}
+
+// While two addresses hold every connection, with requests that are being served, a probe of a third one has its
+// place.
+func TestAProbeHasItsPlace(t *testing.T) {
+	t.Parallel()
+	var g Gate
+	hold, held := make(chan struct{}), make(chan struct{}, 2*maxConns)
+	addresses := gatedServers(t, &g, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/readyz" {
+			held <- struct{}{}
+			<-hold
+		}
+	}))
+	for n := range maxConns {
+		dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, byte(2+n%2))}}
+		conn, err := dialer.Dial("tcp", addresses[0])
+		require.NoError(t, err)
+		defer conn.Close()
+		_, err = conn.Write([]byte("GET / HTTP/1.1\r\nHost: a\r\n\r\n"))
+		require.NoError(t, err)
+		<-held
+	}
+
+	defer close(hold)
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	r, err := client.Get("http://" + addresses[1] + "/readyz")
+	require.NoError(t, err)
+	require.NoError(t, r.Body.Close())
+	require.Equal(t, http.StatusOK, r.StatusCode)
 }
