@@ -70,8 +70,8 @@ browser: ## the status page in a headless Chromium
 	$(RACE) -tags browser ./relayer/web
 
 .PHONY: pgbouncer
-pgbouncer: ## the session through a pool of connections (needs the program pgbouncer)
-	$(RACE) -tags pgbouncer -run Pools ./election
+pgbouncer: ## session and pool through a pool of connections (needs the program pgbouncer)
+	$(RACE) -tags pgbouncer -run Pools ./election ./relayer/database
 
 .PHONY: languages
 languages: ## the consumers in Python and TypeScript (needs npm and Debian's python3-psycopg, -cryptography, -grpcio)

@@ -101,6 +101,12 @@ func open(ctx context.Context, c *config.Config, dial pgconn.DialFunc,
 		}
 	}
 
+	if c.SessionDatabaseURL != c.DatabaseURL {
+		// Through a transaction pooler the next statement may reach another server session, which has not what was
+		// prepared on the last one.
+		pool.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
+	}
+
 	open := &sockets{silence: silence, open: map[*socket]struct{}{}}
 	pool.ConnConfig.DialFunc = open.through(pool.ConnConfig.DialFunc)
 	pool.MaxConns = c.DBMaxConns
