@@ -3,6 +3,12 @@
 {{- $keys := eq .set.component "keys" -}}
 serviceAccountName: {{ .set.name }}
 automountServiceAccountToken: false
+enableServiceLinks: false # a Service named commands would set COMMANDS_PORT
+{{- range $place := list "nodeSelector" "tolerations" "affinity" }}
+{{- with index $values $place }}
+{{ $place }}: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
 # The relayer stops within 10 s; the rest is for a slow Kubernetes node.
 terminationGracePeriodSeconds: 30
 {{- with $values.image.pullSecrets }}
@@ -24,7 +30,7 @@ topologySpreadConstraints:
       matchLabels: {{- include "selector" .root | nindent 8 }}
 containers:
   - name: relayer
-    image: "{{ $values.image.repository }}:{{ $values.image.tag | default .root.Chart.AppVersion }}"
+    image: "{{ $values.image.repository }}{{ with $values.image.digest }}@{{ . }}{{ else }}:{{ $values.image.tag | default .root.Chart.AppVersion }}{{ end }}"
     args: [run]
     ports:
       - {name: http, containerPort: 8080}
@@ -59,10 +65,16 @@ containers:
       - {name: {{ $name }}, value: {{ $value | quote }}}
       {{- end }}
       {{- end }}
+      {{- with $values.extraEnv }}
+      {{- toYaml . | nindent 6 }}
+      {{- end }}
     volumeMounts:
       - {name: chains, mountPath: /etc/escrow-relayer/chains.yaml, subPath: chains.yaml, readOnly: true}
       {{- if $keys }}
       - {name: keys, mountPath: /etc/escrow-relayer/keys, readOnly: true}
+      {{- end }}
+      {{- with $values.extraVolumeMounts }}
+      {{- toYaml . | nindent 6 }}
       {{- end }}
     resources: {{- toYaml $values.resources | nindent 6 }}
     securityContext:
@@ -92,5 +104,8 @@ volumes:
   {{- if $keys }}
   - name: keys
     secret: {secretName: {{ $values.keys.secret }}, defaultMode: 0440}
+  {{- end }}
+  {{- with $values.extraVolumes }}
+  {{- toYaml . | nindent 2 }}
   {{- end }}
 {{- end }}
