@@ -65,12 +65,14 @@ const (
 	select case when read_epoch >= epoch - 1 then coalesce(layouts, '{}') else '{}' end, next_block > start_block
 	from leadership where chain_id = $1 and epoch = $2 for update`
 
+	// readPastsAgain begins the past of each factory again, up to what has been read. A past that is under way ends
+	// there too: since it began, leaders without these layouts may have gone on.
 	readPastsAgain = `
 	update factories f
-	set past_block = f.start_block, until_block = coalesce(f.until_block, least(l.next_block, f.retired_block))
+	set past_block = f.start_block, until_block = greatest(f.until_block, least(l.next_block, f.retired_block))
 	from leadership l
 	where l.chain_id = $1 and f.chain_id = $1
-	  and f.start_block < coalesce(f.until_block, least(l.next_block, f.retired_block))`
+	  and f.start_block < greatest(f.until_block, least(l.next_block, f.retired_block))`
 
 	noteLayouts = `
 	update leadership l

@@ -42,6 +42,10 @@ func TestReadWith(t *testing.T) {
 	require.Equal(t, "1-20 5-7 9 19", state())
 	s.exec(`update leadership set epoch = epoch + 1`)
 	require.Equal(t, []string{"a", "c"}, reads(7, "a", "c"), "a leader of an older release tells nothing")
+	require.Equal(t, "1-20 5-7 9 19", state())
+	s.exec(`update factories set past_block = 3, until_block = 15 where id = 1`)
+	require.Equal(t, []string{"d"}, reads(8, "d", "c"), "while a past is read that began when less had been read")
+	require.Equal(t, "1-20 5-7 9 19", state())
 	_, err := registry.ReadWith(t.Context(), s.db, chain, 6, registry.Layouts{})
 	require.ErrorIs(t, err, registry.ErrUnknown)
 }

@@ -36,7 +36,8 @@ const (
 	Forgotten Mode = "forgotten" // the same without a word: null for headers, [] for logs
 	Standing  Mode = "standing"  // the tags safe and finalized stay at block N
 	Tagged    Mode = "tagged"    // its safe and finalized block is the one Fault.N below the newest
-	// It does not know the method Fault.Words, or, with a block tag behind it, that tag there; by the error code -N, or -32601.
+	// It does not know the method Fault.Words, or, with a block tag behind it, that tag there; by the error code -N, or
+	// -32601.
 	Without   Mode = "without"
 	Stateless Mode = "stateless" // the state of blocks below Fault.N is gone, and the node says so
 	// Each error of the node is an internal one, -32603, that says Fault.Words, as Hardhat's and Ganache's of a revert.

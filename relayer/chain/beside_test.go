@@ -3,6 +3,7 @@ package chain
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"testing"
 	"time"
@@ -45,9 +46,7 @@ func TestUnprovedHeaderExcludesNothing(t *testing.T) {
 					defer n.mu.Unlock()
 					block, err := n.answer(method, params)
 					if b, is := block.(map[string]any); is {
-						for name, value := range members {
-							b[name] = value
-						}
+						maps.Copy(b, members)
 					}
 
 					return block, err

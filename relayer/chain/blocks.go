@@ -255,8 +255,8 @@ func (r *reader) readBlock(ctx context.Context, h Header, f *Filter, avoid *endp
 }
 
 // excluded reports whether there are no logs that match: nothing is asked for, or a proved header says so, by
-// the receipts root of the empty list or its bloom filter. What an unproved one does not list may be there all the same. A bloom
-// filter without any bits says nothing: there are chains without bloom filters.
+// the receipts root of the empty list or its bloom filter. What an unproved one does not list may still be there.
+// A bloom filter without any bits says nothing: there are chains without bloom filters.
 func excluded(h Header, f *Filter) bool {
 	if f.Addresses != nil && len(f.Addresses) == 0 {
 		return true

@@ -25,7 +25,7 @@ var thrownAway = map[string]struct {
 }{
 	"headers are null":         {[]string{rpc.GetByNumber, rpc.GetByHash}, null},
 	"headers are refused":      {[]string{rpc.GetByNumber, rpc.GetByHash}, errors.New("pruned history unavailable")},
-	"no block":                 {[]string{rpc.GetByNumber, rpc.GetByHash}, errors.New("Block not found")},
+	"no block":                 {[]string{rpc.GetByNumber, rpc.GetByHash}, errors.New("block not found")},
 	"all is refused":           {nil, errors.New("pruned history unavailable")},
 	"all is null":              {nil, null},
 	"logs are refused":         {[]string{rpc.GetLogs}, errors.New("history has been pruned for this block")},

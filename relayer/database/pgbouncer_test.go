@@ -59,7 +59,8 @@ server_round_robin = 1
 		return err == nil
 	}, time.Minute, 20*time.Millisecond)
 
-	cfg := settings(fmt.Sprintf("postgres://%s@127.0.0.1:%d/%s?sslmode=disable", conn.User, reserved.Number, conn.Database))
+	pool := fmt.Sprintf("postgres://%s@127.0.0.1:%d/%s?sslmode=disable", conn.User, reserved.Number, conn.Database)
+	cfg := settings(pool)
 	cfg.SessionDatabaseURL = direct
 	db, err := Open(t.Context(), cfg)
 	require.NoError(t, err)

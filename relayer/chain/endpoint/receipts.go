@@ -108,8 +108,8 @@ func refuses(err error, given bool) bool {
 }
 
 // proveReceipts proves receipts by a block's header. What is listed behind those that make the root, as some
-// chains list transactions of their own, is under no root: the rest is proved where none of it is asked for. ErrUnproved: the chain
-// makes roots otherwise.
+// chains list transactions of their own, is under no root: the rest is proved where none of it is asked for.
+// ErrUnproved: the chain makes roots otherwise.
 func (n *Node) proveReceipts(ctx context.Context, h rpc.Header, q *rpc.Call) error {
 	law := n.cfg.Laws.Receipts
 	under, found := rooted(q.Encoded, h.Receipts)

@@ -4,14 +4,12 @@ import (
 	"context"
 	"errors"
 	"math/big"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/core/types"
-	"github.com/ethereum/go-ethereum/crypto"
 	"github.com/stretchr/testify/require"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/command"
@@ -162,7 +160,7 @@ func TestASilentSignerIsAskedOncePerRound(t *testing.T) {
 	}
 
 	w.awaitTarget()
-	signer := &failingSigner{Signer: sign.NewLocal(w.sender.Key), digests: map[common.Hash]bool{}}
+	signer := &failingSigner{Signer: sign.NewLocal(w.sender.Key)}
 	var log *said
 	w.start(func(c *send.Config) { c.Signer, log = signer, listen(c, "signing failed, the command waits") })
 	require.Eventually(t, func() bool { return signer.failed.Load() >= 4 }, patience, 10*time.Millisecond)
@@ -178,13 +176,11 @@ func TestASilentSignerIsAskedOncePerRound(t *testing.T) {
 	require.Len(t, w.sent(), 3)
 }
 
-// failingSigner has no signature until it is mended, and remembers what it was asked for.
+// failingSigner has no signature until it is mended, and counts how often it was asked for one.
 type failingSigner struct {
 	send.Signer
-	failed  atomic.Int64
-	mended  atomic.Bool
-	mu      sync.Mutex
-	digests map[common.Hash]bool
+	failed atomic.Int64
+	mended atomic.Bool
 }
 
 func (s *failingSigner) Sign(ctx context.Context, payload []byte) ([65]byte, error) {
@@ -192,20 +188,9 @@ func (s *failingSigner) Sign(ctx context.Context, payload []byte) ([65]byte, err
 		return s.Signer.Sign(ctx, payload)
 	}
 
-	s.mu.Lock()
-	s.digests[crypto.Keccak256Hash(payload)] = true
-	s.mu.Unlock()
 	s.failed.Add(1)
 
 	return [65]byte{}, errors.New("no signature now")
-}
-
-// asked is for how many transactions a signature was asked for while there was none.
-func (s *failingSigner) asked() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-
-	return len(s.digests)
 }
 
 type countingSigner struct {

@@ -161,7 +161,7 @@ func (o *observer) checkForeign(ctx context.Context, account *account, look Look
 	case seen > next && look.Final > next:
 		found, err := o.cfg.Chain.Find(ctx, o.address, next, account.Checked, target)
 		if err != nil || found != nil {
-			return cmp.Or(err, o.halt(ctx, seen, next, found))
+			return cmp.Or(err, o.halt(ctx, account, seen, next, found))
 		}
 	case seen <= next && account.State == "halted" && !look.Silent:
 		o.log.WarnContext(ctx, "sender goes on: no node knows a nonce of its account that was not given out here")
@@ -172,12 +172,12 @@ func (o *observer) checkForeign(ctx context.Context, account *account, look Look
 		return nil
 	}
 
-	return o.halt(ctx, seen, next, nil)
+	return o.halt(ctx, account, seen, next, nil)
 }
 
 // halt stops the sender, says why, and which nonce may be adopted: `nonce` was used elsewhere, as the transaction
 // that was found tells; nil: the chain knows nonces up to adopt-1, which may end by itself.
-func (o *observer) halt(ctx context.Context, adopt, nonce uint64, found *Transaction) error {
+func (o *observer) halt(ctx context.Context, account *account, adopt, nonce uint64, found *Transaction) error {
 	why := fmt.Sprintf("the chain knows nonces up to %d, but %d is the next one here: somebody else used the key, "+
 		"or the database was restored to an earlier time", adopt-1, nonce)
 	stranger := ""
@@ -189,7 +189,7 @@ func (o *observer) halt(ctx context.Context, adopt, nonce uint64, found *Transac
 
 	why += fmt.Sprintf(". Look at the account in an explorer, then run `escrow-relayer sender adopt-nonce --sender %s "+
 		"--nonce %d`", registry.Text(o.address), adopt)
-	changed, err := o.store.halt(ctx, why, stranger)
+	changed, err := o.store.halt(ctx, *account.NextNonce, why, stranger)
 	if changed {
 		o.log.ErrorContext(ctx, "sender halted", slog.String("reason", why))
 	}
@@ -241,7 +241,7 @@ func (o *observer) settle(ctx context.Context, account *account, look Look, flig
 		}
 
 		adopt := max(look.Latest, look.Pending, *account.NextNonce)
-		if err := o.halt(ctx, adopt, f.Nonce, found); err != nil {
+		if err := o.halt(ctx, account, adopt, f.Nonce, found); err != nil {
 			return err
 		}
 

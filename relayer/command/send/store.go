@@ -223,11 +223,13 @@ func (s *store) adoptFirst(ctx context.Context, nonce uint64) error {
 
 const setHalted = `
 	update senders set state = 'halted', reason = @reason, stranger = nullif(@stranger, ''), updated_at = now()
-	 where chain_id = @chain and address = @sender and (state <> 'halted' or stranger is null and @stranger <> '')`
+	 where chain_id = @chain and address = @sender and next_nonce = @next
+	   and (state <> 'halted' or stranger is null and @stranger <> '')`
 
 // halt stops the sender. Where it names a stranger's transaction, an operator has to look; else it may end by itself.
-func (s *store) halt(ctx context.Context, reason, stranger string) (changed bool, err error) {
-	n, err := s.exec(ctx, "halt", setHalted, pgx.StrictNamedArgs{"reason": reason, "stranger": stranger})
+// next is the next nonce that the halt was judged by: one that an operator has adopted since makes it obsolete.
+func (s *store) halt(ctx context.Context, next uint64, reason, stranger string) (changed bool, err error) {
+	n, err := s.exec(ctx, "halt", setHalted, pgx.StrictNamedArgs{"next": next, "reason": reason, "stranger": stranger})
 
 	return n > 0, err
 }
