@@ -87,8 +87,10 @@ func (s *Sight) judgeSelf(p *problems) {
 
 	s.lasting(p, SessionGone, LimitDatabase, i.SessionSince, "this instance's database session", i.Session)
 	s.lasting(p, OwnNode, LimitNode, i.NodeSince, "this instance's node", i.Node)
-	s.lasting(p, Standing, Limit{Behind: 1, Critical: LimitStanding.Critical}, i.StandingSince,
-		"this instance stores nothing new", i.Stuck)
+	if i.Stuck != nil {
+		p.add(StuckCommit, Critical, "no node is at fault; the error names what the database refuses",
+			"this instance stores nothing new: %s", i.Stuck)
+	}
 }
 
 // judgePublishing adds the reason why messages wait.
