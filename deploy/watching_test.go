@@ -453,6 +453,7 @@ func TestAlertsKeepTheLimitsOfThePage(t *testing.T) {
 		"RelayerNoEndpoint":     {fleet.LimitNode.Critical, "critical"},
 		"RelayerOutboxStuck":    {fleet.LimitOutbox.Critical, "critical"},
 		"RelayerHeartbeatStale": {fleet.LimitHeartbeat.Behind, "warning"},
+		"RelayerStandsStill":    {fleet.LimitStanding.Critical, "critical"},
 		"RelayerFinalityStuck":  {fleet.LimitTarget(finality).Critical, "critical"},
 		"RelayerFinalityLate":   {fleet.LimitTarget(finality).Behind + fleet.TicketAfter, "warning"},
 		"RelayerOutboxOld":      {fleet.LimitOutbox.Behind + fleet.TicketAfter, "warning"},

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"log/slog"
 	"math"
 	"runtime"
 	"strconv"
@@ -41,7 +40,7 @@ type gauges struct {
 	pool                     atomic.Pointer[pgxpool.Pool] // nil before Run
 	snapshot                 atomic.Pointer[snapshot]     // the last successful one; nil: none so far
 	leaderSeen, databaseSeen atomic.Int64                 // moments in unix nanoseconds; 0: never
-	answered                 atomic.Bool                  // whether the database answered when it was last asked
+	answered                 atomic.Bool                  // the last verdict on the database was good
 }
 
 // snapshot is the database's view of the whole chain at one moment.
@@ -130,6 +129,15 @@ var allGauges = []gauge{
 	newGauge("relayer_target_age_seconds", "Age of the newest block that may be processed, by the database's clock.",
 		func(s *scrape) float64 { return s.ageOf(s.instance.TargetTime) }),
 	newGauge("relayer_lag_seconds", "Age of the newest processed block when it lags, else 0.", (*scrape).lagSeconds),
+	newGauge("relayer_standing_seconds",
+		"Seconds for which this instance has stored no block while there are blocks to store; 0: it goes on.",
+		func(s *scrape) float64 {
+			if s.instance.StandingSince.IsZero() {
+				return 0
+			}
+
+			return s.now.Sub(s.instance.StandingSince).Seconds()
+		}),
 	ofInstance("relayer_slots_owned", "Slots that this instance serves.",
 		func(i *fleet.Self) int { return i.Slots }),
 	ofInstance("relayer_slots_adopted", "Slots that this instance serves without preferring them.",
@@ -393,7 +401,7 @@ func (r *Relayer) followFleet(ctx context.Context, reader *fleet.Reader) error {
 			return nil
 		}
 
-		r.noteSnapshot(ctx, s, err)
+		r.noteSnapshot(s, err)
 		select {
 		case <-ctx.Done():
 			return nil
@@ -419,32 +427,18 @@ func (r *Relayer) readSnapshot(ctx context.Context, reader *fleet.Reader) (*snap
 
 // noteSnapshot stores a snapshot, or the error of one. A database without our tables answers but
 // has no data: it awaits its first migration.
-func (r *Relayer) noteSnapshot(ctx context.Context, s *snapshot, err error) {
-	g := r.gauges
-	noSchema := errors.Is(err, database.ErrNoSchema)
-	answered := err == nil || noSchema
-	if answered {
+func (r *Relayer) noteSnapshot(s *snapshot, err error) {
+	if errors.Is(err, database.ErrNoSchema) {
 		r.condition.database.set(nil)
-		if !noSchema {
-			g.snapshot.Store(s)
-			if s.fleet.Leader.Held {
-				g.leaderSeen.Store(time.Now().UnixNano())
-			}
-		}
-
-		err = r.refusal()
-		answered = err == nil
-	} else {
-		r.condition.database.set(err)
+		return
 	}
 
-	if was := g.answered.Swap(answered); was && !answered {
-		r.log.WarnContext(ctx, "the database does not answer, or takes nothing, trying again", slog.Any("err", err))
-	} else if !was && answered && g.databaseSeen.Load() != 0 {
-		r.log.InfoContext(ctx, "the database answers and takes what is written")
+	if r.condition.database.set(err); err != nil {
+		return
 	}
 
-	if answered {
-		g.databaseSeen.Store(time.Now().UnixNano())
+	r.gauges.snapshot.Store(s)
+	if s.fleet.Leader.Held {
+		r.gauges.leaderSeen.Store(time.Now().UnixNano())
 	}
 }

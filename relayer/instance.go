@@ -6,9 +6,10 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
+
 	"github.com/fusion-prime/escrow-relayer/relayer/database"
 	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
-	"github.com/fusion-prime/escrow-relayer/relayer/watch"
 )
 
 var (
@@ -23,10 +24,20 @@ type condition struct {
 	leading       atomic.Bool
 	lastHeartbeat atomic.Int64 // when the heartbeat was last written, in unix nanoseconds
 	database      lastError    // of the last reading of the database
+	committed     lastError    // of the last report to it
+	waits         lastError    // for a lock that somebody outside the fleet holds; nil: for none
 	writes        writes
-	lastLoss      lastError // why the last tenure, or the last attempt to join, ended; nil once it has joined
+	told          atomic.Bool // the log has that no block is stored
+	lastLoss      lastError   // why the last tenure, or the last attempt to join, ended; nil once it has joined
 
 	noSession, noDatabase, noNode since
+	slots, factory                fleet.Watchdog
+}
+
+// verdict is the one judgement of the database, which page, /readyz, gauges and, by the reports, all
+// other screens have: it takes what is written, answers what is read, and refuses no write of this instance.
+func (c *condition) verdict() error {
+	return database.Explain(cmp.Or(c.waits.get(), c.committed.get(), c.database.get(), c.refusal()))
 }
 
 // writes is the outcome of the last write of each kind, in this tenure. Whether due writes are
@@ -43,11 +54,14 @@ func (w *writes) reset() {
 	}
 }
 
-// refusal returns why the database refuses a tenure's writes, in plain words; nil: it accepts them.
-func (r *Relayer) refusal() error {
-	c := &r.condition
+// refusal returns why the database refuses this instance's writes, or its joining; nil: it accepts them.
+func (c *condition) refusal() error {
 	if c.tenure.Load() == nil {
-		return nil // its error has another field
+		if loss := c.lastLoss.get(); errors.As(loss, new(*pgconn.PgError)) {
+			return loss
+		}
+
+		return nil // the loss of a connection has another field
 	}
 
 	factory := c.writes.factory.get()
@@ -55,7 +69,7 @@ func (r *Relayer) refusal() error {
 		factory = nil
 	}
 
-	return database.Explain(cmp.Or(c.writes.slots.get(), factory, c.writes.check.get(), c.writes.heartbeat.get()))
+	return cmp.Or(c.writes.slots.get(), factory, c.writes.check.get(), c.writes.heartbeat.get())
 }
 
 // lastError is the outcome of the last attempt.
@@ -76,7 +90,9 @@ type since struct{ at atomic.Int64 } // unix nanoseconds; 0: healthy
 
 // Instance is what this instance knows about itself, without asking the database or a node.
 func (r *Relayer) Instance() fleet.Self {
-	i, now, c := r.instance(), time.Now(), &r.condition
+	now, c := time.Now(), &r.condition
+	i, t := r.instance()
+	r.noteProgress(&i, t, now)
 	i.SessionSince, i.DatabaseSince, i.NodeSince = c.noSession.of(i.Session, now), c.noDatabase.of(i.Database, now),
 		c.noNode.of(i.Node, now)
 
@@ -94,11 +110,11 @@ func (s *since) of(err error, now time.Time) time.Time {
 	return moment(s.at.Load())
 }
 
-func (r *Relayer) instance() fleet.Self {
+func (r *Relayer) instance() (fleet.Self, *tenure) {
 	view, c := r.source.View(), &r.condition
 	i := fleet.Self{
 		ID: r.cfg.InstanceID, Build: r.build, Started: r.started, Partition: r.cfg.Partition, Leader: c.leading.Load(),
-		Database: cmp.Or(c.database.get(), r.refusal()), Node: r.source.Health(),
+		Database: c.verdict(), Node: r.source.Health(),
 		Head: int64(view.Head), Target: int64(view.Target), Final: int64(view.Final), HeadTime: view.HeadTime,
 		TargetTime: view.TargetTime, BlockTime: r.source.BlockTime(), Trust: string(r.source.Trust()),
 	}
@@ -115,7 +131,7 @@ func (r *Relayer) instance() fleet.Self {
 	t := c.tenure.Load()
 	if t == nil {
 		i.Session = database.Explain(cmp.Or(c.lastLoss.get(), errNoTenure))
-		return i
+		return i, nil
 	}
 
 	if !t.session.Valid() {
@@ -130,7 +146,6 @@ func (r *Relayer) instance() fleet.Self {
 		}
 	}
 
-	noteStuck(&i, t.slots.Stuck())
 	s, p := t.slots.Status(), t.publisher.Stats()
 	i.Cursor, i.CursorTime, i.Escrows = s.Next, s.Time, s.Escrows
 	i.InFlight, i.BlockedKeys = p.InFlight, p.BlockedKeys
@@ -140,15 +155,7 @@ func (r *Relayer) instance() fleet.Self {
 
 	if i.Leader {
 		i.FactoryCursor = r.factory.Next()
-		noteStuck(&i, r.factory.Stuck())
 	}
 
-	return i
-}
-
-// noteStuck records a watch that cannot store the next blocks; nil: it can.
-func noteStuck(i *fleet.Self, e *watch.StuckError) {
-	if e != nil {
-		i.Stuck = e
-	}
+	return i, t
 }

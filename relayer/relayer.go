@@ -171,6 +171,7 @@ func (r *Relayer) Run(ctx context.Context, front *web.Front) (err error) {
 	// These run during the start too, so that the metrics and /readyz are true while it waits.
 	g.Go(func() error { return r.source.Run(outer) })
 	g.Go(func() error { return r.followFleet(outer, reader) })
+	g.Go(func() error { return r.reports(outer) })
 	g.Go(func() error { return r.reportProgress(outer) })
 	g.Go(func() error {
 		defer end()

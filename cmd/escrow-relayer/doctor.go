@@ -25,7 +25,7 @@ func doctorCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Test everything an instance needs: database, session, schema, topics, every RPC endpoint",
-		Long: `Test everything that an instance with this configuration needs, and change nothing: the database, its rights, its clock, that a connection is one server
+		Long: `Test everything that an instance with this configuration needs, and leave nothing behind: the database, its rights, that it takes a commit, its clock, that a connection is one server
 session; the schema; the topics and the right to publish; and of each RPC endpoint the chain, the head, safe and finalized, how many blocks it gives the logs of at
 once, how far back its headers, logs and state go, what its answers prove (headers by their hash, logs by receipts, deployments by the factory's nonce), and how fast
 it is (at most some 200 requests each); and who can read the files with keys that SENDERS_FILE names. Prints the variables to set.

@@ -14,6 +14,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/election"
 	"github.com/fusion-prime/escrow-relayer/migrations"
 	"github.com/fusion-prime/escrow-relayer/relayer/database"
+	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
 	"github.com/fusion-prime/escrow-relayer/relayer/redact"
 )
 
@@ -131,11 +132,15 @@ func (d *doctor) schema(ctx context.Context, db *database.Database) {
 	}
 }
 
-// selectLeft finds the other chains of a database with messages that wait, and without a live instance.
+// selectLeft finds the other chains of a database with messages that wait, and that no instance follows: none holds
+// its lock, and none that has not stopped has reported for a minute. Under load a session may be lost for some seconds.
 const selectLeft = `
 	select l.chain_id from leadership l
 	where l.chain_id <> $1 and exists (select from outbox o where o.chain_id = l.chain_id)
-	  and not exists (select from relayer_instances i join held_locks() h on h.key = i.lock_key where i.chain_id = l.chain_id)
+	  and not exists (select from relayer_instances i left join instance_health r using (chain_id, instance_id)
+	                  where i.chain_id = l.chain_id
+		and (i.left_at is null and r.reported_at > now() - interval '1 minute'
+		     or exists (select from held_locks() h where h.key = i.lock_key)))
 	order by l.chain_id`
 
 // left reports chains that were taken out of a configuration too early.
@@ -175,6 +180,7 @@ func (d *doctor) rights(ctx context.Context, db *database.Database) {
 	if len(missing) == 0 {
 		d.say(fine, "rights", "select, insert, update, delete on every table")
 		d.judge("writes", "every table takes a row (nothing was kept)", database.Explain(d.writes(ctx, db)))
+		d.judge("commit", "a commit is taken", database.Explain(d.commits(ctx, db)))
 	}
 }
 
@@ -213,8 +219,29 @@ func (d *doctor) writes(ctx context.Context, db *database.Database) error {
 		return fmt.Errorf("add a megabyte: %w", err)
 	}
 
+	// What a constraint or a trigger has against the rows at the commit, it has now.
+	if _, err := tx.Exec(ctx, `set constraints all immediate`); err != nil {
+		return fmt.Errorf("commit the changed rows: %w", err)
+	}
+
 	return nil
 }
+
+// commits commits a row of its own in the table of the instances' reports, under the unused chain id
+// 0, and removes it: only a commit shows that the database takes one.
+func (d *doctor) commits(ctx context.Context, db *database.Database) error {
+	return database.Within(ctx, commitWithin, func(ctx context.Context) error {
+		err := fleet.Report(ctx, db.Pool, 0, &fleet.Self{ID: "doctor"}, time.Now(), d.secrets.Mask)
+		if err == nil {
+			_, err = db.Pool.Exec(ctx, `delete from instance_health where chain_id = 0`)
+		}
+
+		return err
+	})
+}
+
+// commitWithin bounds a commit, which takes milliseconds.
+const commitWithin = 5 * time.Second
 
 // anyColumn names an updatable column of a table.
 const anyColumn = `
@@ -238,7 +265,7 @@ func (d *doctor) wanted() (rights []string) {
 	for _, table := range []string{"factories", "escrows", "late_escrows", "relayer_instances", "cursors",
 		"slot_ownership", "leadership", "chain_blocks", "events", "orphaned_events", "outbox", "findings", "endpoint_faults",
 		"records", "folded_records", "event_types", "writers", "lock_turns", "ownership_lock", "processed_events",
-		"escrow_registry", "escrow_records"} {
+		"escrow_registry", "escrow_records", "instance_health"} {
 		on(table, "delete", "insert", "select", "update")
 	}
 
@@ -360,12 +387,13 @@ func (d *doctor) connections(ctx context.Context, db *database.Database) {
 	err := db.Pool.QueryRow(ctx, `select current_setting('max_connections')::int
 			- current_setting('superuser_reserved_connections')::int,
 		(select count(*) from pg_stat_activity where backend_type = 'client backend')`).Scan(&most, &used)
-	want := (int(d.cfg.DBMaxConns) + 1) * d.cfg.Total
-	text := fmt.Sprintf("%d in use of %d; the fleet takes up to %d (TOTAL_PARTITIONS times DB_MAX_CONNS and a session)",
-		used, most, want)
+	chains := max(1, d.cfg.Chains)
+	want := (int(d.cfg.DBMaxConns) + 1) * d.cfg.Total * chains
+	text := fmt.Sprintf("%d in use of %d; the fleet takes up to %d (TOTAL_PARTITIONS times DB_MAX_CONNS and a session, "+
+		"for each of %d chains)", used, most, want, chains)
 	if err == nil && want > most {
 		d.say(wrong, "connections", "%s", text)
-		if fit := most/d.cfg.Total - 1; fit >= 2 {
+		if fit := most/d.cfg.Total/chains - 1; fit >= 4 {
 			d.set("DB_MAX_CONNS", fmt.Sprint(fit), "or raise the server's max_connections")
 		}
 

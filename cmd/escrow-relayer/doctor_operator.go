@@ -35,10 +35,10 @@ var tasks = []task{
 
 // readAll is select on everything that status and audit read.
 func readAll() (rights []string) {
-	for _, t := range []string{"cursors", "slot_ownership", "leadership", "relayer_instances", "factories", "escrows",
-		"late_escrows",
-		"events", "outbox", "findings", "endpoint_faults", "event_types", "writers", "records", "senders", "commands",
-		"command_attempts", "replies", "lock_turns", "processed_events", "escrow_registry", "escrow_records"} {
+	for _, t := range []string{"cursors", "slot_ownership", "leadership", "relayer_instances", "instance_health",
+		"factories", "escrows", "late_escrows", "events", "outbox", "findings", "endpoint_faults", "event_types",
+		"writers", "records", "senders", "commands", "command_attempts", "replies", "lock_turns", "processed_events",
+		"escrow_registry", "escrow_records"} {
 		rights = append(rights, "select "+t)
 	}
 

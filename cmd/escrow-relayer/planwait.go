@@ -123,8 +123,8 @@ func (w *whole) missing(f *fleet.Fleet) string {
 
 	for _, p := range f.Problems {
 		switch p.Kind {
-		case fleet.UnknownChain, fleet.ReadOnly, fleet.NobodyAlive, fleet.NoNode, fleet.NoLeader, fleet.HungLeader,
-			fleet.UnservedSlots:
+		case fleet.UnknownChain, fleet.ReadOnly, fleet.NobodyAlive, fleet.DatabaseRefuses, fleet.NoNode, fleet.NoLeader,
+			fleet.HungLeader, fleet.UnservedSlots:
 			say("%s", p.Text)
 		case fleet.OldOutbox:
 			if p.Severity != fleet.Notice {

@@ -24,9 +24,9 @@ var (
 		"http://H/v3/%s/", "http://H/?apikey=%s", "http://H/?%s", "http://H/x?a=b&c=%s", "HTTP://user:%s@H", "ws://H/ws/%s",
 		"ws://user:%s@H/?token=1", "http://H/a%%2F%s"}
 	deadForms = []string{"https://%s.example.invalid/", "https://rpc.%s.example.invalid/v2", "http://[::1]:1/%s",
-		"http://user:%s@[::1]:1/", "ws://%s@[::1]:1/", "wss://user:%s@127.0.0.1:1/", "https://127.0.0.1:1/v2/%s?x=y",
-		"http://user@%s:5432@127.0.0.1:1/"}
-	brokenForms = []string{"http://user?%s@127.0.0.1:1/", "http://user#%s@127.0.0.1:1/", "http://user:p/%s@127.0.0.1:1/",
+		"http://user:%s@[::1]:1/", "ws://%s@[::1]:1/", "wss://user:%s@127.0.0.1:1/", "https://127.0.0.1:1/v2/%s?x=y"}
+	brokenForms = []string{"http://user@%s:5432@127.0.0.1:1/",
+		"http://user?%s@127.0.0.1:1/", "http://user#%s@127.0.0.1:1/", "http://user:p/%s@127.0.0.1:1/",
 		"http://user:p?%s@127.0.0.1:1/", "http://user:%s@127.0.0.1:port/", "ftp://user:%s@127.0.0.1/", "http:/%s@h/",
 		"http://user:%s@h:1/ http://other/", "%s", "user:%s@host", "http://127.0.0.1:1;%s/", "http://%%zz%s/"}
 	databaseForms = []string{"postgres://user:%s@127.0.0.1:1/escrow", "postgres://user:a?%s@127.0.0.1:1/escrow",

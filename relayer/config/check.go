@@ -124,6 +124,11 @@ func (l *loader) endpoints() {
 			}
 
 			c.RPCURLs = append(c.RPCURLs, raw)
+			if why := ambiguous(raw, false); why != "" {
+				l.say(list.variable, "endpoint %d of %d %s: percent-encode it", i+1, len(list.urls), why)
+				continue
+			}
+
 			u, err := url.Parse(raw)
 			if err == nil && hostName.MatchString(u.Hostname()) &&
 				slices.Contains([]string{"http", "https", "ws", "wss"}, u.Scheme) {
@@ -141,6 +146,11 @@ func (l *loader) endpoints() {
 
 	if len(c.RPCURLs) == 0 {
 		l.say("RPC_URL", "is missing, and so is RPC_URLS; name a JSON-RPC endpoint of the chain: http(s):// or ws(s)://")
+	}
+
+	if c.Agreement == "strict" && len(c.RPCURLs) == 1 {
+		l.say("AGREEMENT", "strict publishes nothing until two endpoints agree, and RPC_URLS names one: name another, "+
+			"or set it to available")
 	}
 
 	l.requests()

@@ -42,6 +42,11 @@ func (l *loader) connection(variable, raw string) string {
 		return raw
 	}
 
+	if why := ambiguous(raw, true); why != "" {
+		l.say(variable, "%s, so that a client takes a piece of the password for something else: percent-encode it; %s", why, escapes)
+		return raw
+	}
+
 	raw = standard(raw)
 	conn, err := pgx.ParseConfig(raw) // the error quotes the URL
 	if err != nil {
@@ -66,6 +71,31 @@ func (l *loader) connection(variable, raw string) string {
 	}
 
 	return raw
+}
+
+// ambiguous says which character a URL has where it divides the URL anew: what follows it would go to
+// another place, such as the DNS server. Empty: it has none, or is no URL. The path of a database has
+// one segment.
+func ambiguous(raw string, database bool) string {
+	_, rest, isURL := strings.Cut(raw, "://")
+	authority, tail := rest, ""
+	if end := strings.IndexAny(rest, "/?#"); end >= 0 {
+		authority, tail = rest[:end], rest[end:]
+	}
+
+	path, _, _ := strings.Cut(tail, "?")
+	switch {
+	case !isURL:
+		return ""
+	case strings.Count(authority, "@") > 1 || strings.Contains(tail, "@"):
+		return "has an unescaped @"
+	case strings.Contains(tail, "#"):
+		return "has an unescaped #"
+	case database && strings.Count(path, "/") > 1:
+		return "has an unescaped /"
+	}
+
+	return ""
 }
 
 // quoted matches a value that includes its quotes.

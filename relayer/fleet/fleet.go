@@ -91,6 +91,10 @@ type Instance struct {
 	Cursor       int64              `json:"cursor"`           // next block to process; 0 before its first slot
 	CursorTime   time.Time          `json:"cursor_time,omitzero" db:"-"`
 	CursorAge    Age                `json:"cursor_age_seconds" db:"-"` // since the cursor last moved; 0 without a cursor
+	// since it last stored a block, while there are blocks to store; 0: it goes on
+	StandingFor Age    `json:"standing_for_seconds" db:"-"`
+	ReportAge   Age    `json:"report_age_seconds" db:"-"` // since it last committed a report of itself; 0: it makes none
+	Fault       string `json:"fault" db:"-"`              // what /readyz says is wrong, as of that report; empty: nothing
 	// newest block of its node, as of its last heartbeat; 0: unknown
 	Head int64 `json:"head_block"`
 	// how it knows the newest blocks that it may process, as of its last heartbeat: proved, agreed by 2, or believed
@@ -99,7 +103,7 @@ type Instance struct {
 	Outbox int    `json:"outbox_messages" db:"-"` // of its slots
 	Late   int    `json:"late_escrows" db:"-"`    // of its slots
 
-	locked, left bool // its session holds its lock; it stopped cleanly
+	connected, left bool // a connection of it is open, whether it holds its lock or not; it stopped cleanly
 }
 
 // State is the condition of an instance, for operators.
@@ -110,7 +114,7 @@ const (
 	Serving  State = "serving"  // alive, with slots
 	Standby  State = "standby"  // alive, without slots: another instance serves what it prefers, or a claim is under way
 	Stopping State = "stopping" // alive, and about to stop
-	Hung     State = "hung"     // it holds its lock, but its slot checks have stopped
+	Hung     State = "hung"     // it is connected, but its slot checks have stopped
 	Dead     State = "dead"     // it died
 	Stopped  State = "stopped"  // it stopped cleanly
 	Replaced State = "replaced" // it died, and another instance has its partition, or the partition is gone

@@ -262,7 +262,7 @@ func TestProblems(t *testing.T) {
 	w.HandOver("", "a", time.Hour)
 	w.Exec(`update relayer_instances set last_heartbeat = now() - interval '6 minutes',
 		started_at = now() - interval '2 hours'`)
-	w.Exec(`update cursors set updated_at = now() - interval '16 minutes' where instance_id = 'a'`)
+	w.Exec(`insert into instance_health values ($1, 'a', now() - interval '6 minutes', now() - interval '7 minutes', 'node: gone')`, chain)
 	w.Exec(`update cursors set block_time = '2026-11-24 12:20:00Z' where instance_id = 'b'`)
 	w.Exec(`update leadership set block_time = '2026-11-24 12:00:01Z'`) // some blocks, 19:59 of the chain
 	f, err := fleet.Read(t.Context(), w.DB, chain)
@@ -276,7 +276,7 @@ func TestProblems(t *testing.T) {
 	f, err = fleet.Read(t.Context(), w.DB, chain)
 	require.NoError(t, err)
 	require.Equal(t, []string{
-		fleet.HungLeader, fleet.OldOutbox, fleet.StuckCursor, fleet.FactoryBehind, fleet.StaleHeartbeat,
+		fleet.HungLeader, fleet.OldOutbox, fleet.DatabaseRefuses, fleet.Standing, fleet.FactoryBehind, fleet.StaleHeartbeat,
 		fleet.LateEscrows, fleet.AdoptedSlots, fleet.MixedTotals, fleet.MixedSettings,
 	}, kinds(f.Judge(fleet.DefaultLimits)))
 	for _, p := range f.Judge(fleet.DefaultLimits) {
@@ -518,8 +518,8 @@ func TestADatabaseThatTakesNothing(t *testing.T) {
 	w.Seen("a", 40*time.Second, 40*time.Second)
 	f, err := fleet.Read(t.Context(), w.DB, chain)
 	require.NoError(t, err)
-	require.Equal(t, []string{fleet.NobodyAlive}, kinds(f.Problems))
-	require.Contains(t, f.Problems[0].Text, "1 instance with a session, and none writes: the database refuses")
+	require.Equal(t, []string{fleet.DatabaseRefuses}, kinds(f.Problems))
+	require.Contains(t, f.Problems[0].Text, "1 instance connected, and none writes: the database refuses")
 	require.NotContains(t, f.Problems[0].Remedy, "start an instance")
 
 	w.Exec(`do $$ begin execute 'alter database ' || quote_ident(current_database()) || ' set default_transaction_read_only = on'; end $$`)

@@ -29,7 +29,7 @@ func (l Limit) Severity(age time.Duration) Severity {
 // The one table of limits. The page, `status`, `plan wait` and the alerts
 // (deploy/prometheus/alerts.yaml.tmpl, which a test compares) share it, so they agree at any
 // moment. `plan wait` waits until all settling has ended. /readyz reports only what a platform can
-// act on: session, database and node.
+// act on, and that blocks are stored: session, database, node and storing.
 var (
 	// LimitNoLeader is for a chain without a leader. An election takes seconds.
 	LimitNoLeader = Limit{Settling: 1, Behind: 30 * time.Second, Critical: 2 * time.Minute}
@@ -56,9 +56,11 @@ var (
 	// heartbeat; HEARTBEAT_INTERVAL is at most 2 min. It opens a ticket only, since other limits
 	// watch the slots of such an instance.
 	LimitHeartbeat = Limit{Behind: 5 * time.Minute}
-	// LimitStuckCursor is for a cursor that stands still below blocks that it could process; above
-	// the longest time between two blocks.
-	LimitStuckCursor = Limit{Behind: 5 * time.Minute, Critical: 15 * time.Minute}
+	// LimitStanding is for a watch that stores no block while there are blocks to store.
+	LimitStanding = Limit{Behind: time.Minute, Critical: 2 * time.Minute}
+	// LimitSilent is for an instance whose reports are not committed any more; it makes one every two
+	// seconds.
+	LimitSilent = Limit{Settling: 5 * time.Second, Behind: 30 * time.Second, Critical: 2 * time.Minute}
 	// LimitHead is for the age of the newest block of the nodes, by the chain's timestamps and the database's
 	// clock.
 	LimitHead = Limit{Behind: 30 * time.Minute, Critical: time.Hour}

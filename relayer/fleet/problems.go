@@ -52,7 +52,7 @@ const (
 	UnservedSlots   = "unserved_slots"
 	AdoptedSlots    = "adopted_slots"
 	StaleHeartbeat  = "stale_heartbeat"
-	StuckCursor     = "stuck_cursor"
+	Standing        = "stands_still"
 	FactoryBehind   = "factory_behind"
 	OldOutbox       = "old_outbox"
 	LateEscrows     = "late_escrows"
@@ -69,7 +69,6 @@ const (
 	DatabaseRefuses = "database_refuses"
 	SessionGone     = "session_lost"
 	OwnNode         = "own_node_down"
-	StuckCommit     = "commit_stuck"
 	PublishFails    = "publish_fails"
 	ReadOnly        = "database_read_only"
 
@@ -87,9 +86,8 @@ const Runbooks = "https://github.com/fusion-prime/escrow-relayer/blob/main/deplo
 var effectOf = map[string]Effect{
 	UnknownChain: Stops, NobodyAlive: Stops, ReadOnly: Stops, NoNode: Stops, DatabaseGone: Blind,
 	DatabaseRefuses: Stops, StillChain: Stops,
-	NoLeader: Delays, HungLeader: Delays, UnservedSlots: Delays, StuckCursor: Delays, FactoryBehind: Delays,
+	NoLeader: Delays, HungLeader: Delays, UnservedSlots: Delays, Standing: Delays, FactoryBehind: Delays,
 	OldOutbox: Delays, PublishFails: Delays, LateEscrows: Delays, FutureStart: Stops, StillFinality: Stops,
-	StuckCommit: Delays,
 }
 
 // Effect of the problem.
@@ -110,7 +108,7 @@ var runbookOf = map[string]string{
 	AdoptedSlots:    "unserved-slots.md#relayerslotsadopted",
 	Redundancy:      "unserved-slots.md#relayerslotsadopted",
 	StaleHeartbeat:  "stale-instance.md#relayerheartbeatstale",
-	StuckCursor:     "lag.md#relayerlagblocks",
+	Standing:        "storing.md#relayerstandsstill",
 	FactoryBehind:   "lag.md#relayerfactorylag",
 	FutureStart:     "new-chain.md",
 	StillFinality:   "lag.md#relayerfinalitystuck",
@@ -123,7 +121,6 @@ var runbookOf = map[string]string{
 	SessionGone:     "database-connections.md#relayersessionlosses",
 	NoNode:          "provider-change.md#relayernoendpoint",
 	OwnNode:         "provider-change.md#relayernoendpoint",
-	StuckCommit:     "storing.md#relayercommitstuck",
 	PublishFails:    "outbox-age.md#relayeroutboxold",
 	OldOutbox:       "outbox-age.md#relayeroutboxold",
 	LateEscrows:     "lag.md#relayerlateescrows",
@@ -147,7 +144,8 @@ type Limits struct {
 	// a partition without an instance since one stopped cleanly; if it died, a warning at once
 	Redundancy     Limit
 	StaleHeartbeat Limit // a live instance whose heartbeat has stopped
-	StuckCursor    Limit // a cursor that stands still below blocks to process
+	Standing       Limit // an instance that stores no block while there are blocks to store
+	Silent         Limit // an instance whose reports are not committed any more
 	Head           Limit // age of the newest block of the nodes
 	Target         bool  // the newest block that may be processed is older than FINALITY_LIMIT
 	Outbox         Limit // age of the oldest message
@@ -165,7 +163,8 @@ var DefaultLimits = Limits{
 	Adopted:        LimitAdopted,
 	Redundancy:     LimitRedundancy,
 	StaleHeartbeat: LimitHeartbeat,
-	StuckCursor:    LimitStuckCursor,
+	Standing:       LimitStanding,
+	Silent:         LimitSilent,
 	Head:           LimitHead,
 	Target:         true,
 	Outbox:         LimitOutbox,
@@ -195,10 +194,9 @@ func (f *Fleet) Judge(l Limits) []Problem {
 	case f.ReadOnly:
 		p.add(ReadOnly, Critical, "end the failover, or make room and lift default_transaction_read_only; DATABASE_URL must "+
 			"lead to the primary", "the database is read-only: nothing is stored or published")
-	case f.Live() == 0 && f.locked() > 0:
-		p.add(NobodyAlive, Critical, "open /readyz or the log of one of them, which names the cause; look at the "+
-			"database's disk and log first", "%s with a session, and none writes: the database refuses their "+
-			"writes, or they hang; nothing is stored or published", instances(f.locked()))
+	case f.Live() == 0 && f.connected() > 0:
+		p.add(DatabaseRefuses, Critical, askThem, "%s connected, and none writes: the database refuses their writes, or "+
+			"they hang; nothing is stored or published%s", instances(f.connected()), f.faults())
 	case f.Live() == 0:
 		p.add(NobodyAlive, Critical, "start an instance; it continues where the last one stopped", "%s", f.nobodyAlive())
 	default:
@@ -278,15 +276,35 @@ func (f *Fleet) nobodyAlive() string {
 	return text
 }
 
-// locked is how many instances have a session, writing or not.
-func (f *Fleet) locked() (n int) {
+// askThem is the first step where instances are there and the database takes nothing from them.
+const askThem = "open /readyz or the log of one of them, which names the cause; look at the database's disk, log and " +
+	"locks first"
+
+// connected is how many instances have a connection, writing or not, without those that stopped.
+func (f *Fleet) connected() (n int) {
 	for i := range f.Instances {
-		if f.Instances[i].locked {
+		if f.Instances[i].State == Hung {
 			n++
 		}
 	}
 
 	return n
+}
+
+// faults is what the instances that are there said last is wrong with them.
+func (f *Fleet) faults() string {
+	var all []string
+	for i := range f.Instances {
+		if in := &f.Instances[i]; (in.Alive || in.connected) && in.Fault != "" {
+			all = append(all, in.ID+" says: "+in.Fault)
+		}
+	}
+
+	if len(all) == 0 {
+		return ""
+	}
+
+	return "; " + enumerate(all)
 }
 
 func instances(n int) string {
@@ -370,11 +388,13 @@ func (f *Fleet) judgeProgress(p *problems, l Limits) {
 		"look at the last error of publishing, and at the topic's permissions and quota; nothing is lost",
 		"the oldest of %d messages has waited for Pub/Sub for %s", f.Outbox.Messages, f.Outbox.OldestAge)
 
-	who, longest := f.tooLong(l.StuckCursor, func(i *Instance) (Age, bool) {
-		return i.CursorAge, i.Slots > 0 && i.Cursor > 0 && i.Cursor <= f.processable(i)
-	})
-	p.add(StuckCursor, l.StuckCursor.of(longest),
-		"look at its /readyz: it names the database or the node; restart it if both are well", "no block processed for %s: %s", longest, who)
+	who, longest := f.tooLong(l.Silent, func(i *Instance) (Age, bool) { return i.ReportAge, true })
+	p.add(DatabaseRefuses, l.Silent.of(longest), askThem,
+		"the database has taken nothing for %s from %s: commits fail or hang", longest, who)
+
+	who, longest = f.tooLong(l.Standing, func(i *Instance) (Age, bool) { return i.StandingFor, true })
+	p.add(Standing, l.Standing.of(longest), "look at its /readyz: it names the database or the node; restart it if both are well",
+		"no block is stored for %s, though there are blocks to store: %s%s", longest, who, f.faults())
 
 	behind := f.factoryBehind()
 	p.add(FactoryBehind, l.FactoryBehind.of(behind), "look at the leader's node and logs",
@@ -413,24 +433,6 @@ func (f *Fleet) finalityLimit() time.Duration {
 	}
 
 	return longest
-}
-
-// processable is the newest block that an instance could have processed. With a safe or finalized
-// target, which may stand still for hours, that is the progress of the others or of the factory
-// watch.
-func (f *Fleet) processable(i *Instance) int64 {
-	switch i.Settings.Stream["FINALITY"] {
-	case "safe", "finalized":
-	default:
-		return f.Chain.NodeHead
-	}
-
-	next := f.Chain.FactoryCursor
-	for other := range f.alive() {
-		next = max(next, other.Cursor)
-	}
-
-	return next - 1
 }
 
 // tooLong lists the live instances that have been in a state beyond a limit, and returns the

@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/fusion-prime/escrow-relayer/election"
 	"github.com/fusion-prime/escrow-relayer/partition"
 )
 
@@ -38,7 +39,8 @@ func read(ctx context.Context, db DB, chainID int64, counted *Escrows) (f Fleet,
 		batch.Queue(selectLeadership, chainID).QueryRow(r.readLeadership)
 		batch.Queue(selectLocks).Query(r.readLocks)
 		batch.Queue(selectPassed, chainID).Query(r.readPassed)
-		batch.Queue(selectInstances, chainID, forget.Seconds(), forgetStopped.Seconds()).Query(r.readInstances)
+		batch.Queue(selectInstances, chainID, forget.Seconds(), forgetStopped.Seconds(), election.ApplicationName("")).
+			Query(r.readInstances)
 		batch.Queue(selectForgotten, chainID, forget.Seconds(),
 			forgetStopped.Seconds()).QueryRow(func(row pgx.Row) error { return row.Scan(&r.f.Forgotten) })
 		batch.Queue(selectSlots, chainID).Query(r.readGroups)
@@ -172,8 +174,13 @@ const selectInstances = `
 	select i.instance_id, i.partition_number, i.total_partitions, i.strategy, i.status, i.sits_out, i.settings,
 	       i.started_at, i.version, i.escrows_monitored, coalesce(c.next_block, 0), coalesce(i.head_block, 0), coalesce(i.trust, ''),
 	       i.left_at is not null, i.lock_key, i.last_heartbeat, i.seen_at, i.dead_since, c.block_time, c.updated_at,
-	       i.head_time, i.target_time, i.stuck_since
+	       i.head_time, i.target_time, i.stuck_since, h.standing_since, h.reported_at, coalesce(h.fault, ''),
+	       exists (select from pg_stat_activity a where a.datname = current_database() and a.pid <> pg_backend_pid()
+	         and a.application_name = $4 || i.instance_id and has_table_privilege(a.usesysid, 'leadership', 'update'))
+	       and not exists (select from instance_health o where o.instance_id = i.instance_id and o.chain_id <> i.chain_id
+	         and o.reported_at > h.reported_at + interval '1 minute')
 	from relayer_instances i left join cursors c using (chain_id, instance_id)
+	left join instance_health h using (chain_id, instance_id)
 	where i.chain_id = $1 and ` + remembered
 
 const selectForgotten = `select count(*) from relayer_instances i where i.chain_id = $1 and not ` + remembered
@@ -194,6 +201,10 @@ type instanceRow struct {
 	HeadTime   *time.Time // of the newest block of its nodes, as of its last heartbeat
 	TargetTime *time.Time // of the newest block that it may process
 	Stuck      *time.Time // since when its nodes block it; nil: it is able
+	Standing   *time.Time // since when it has stored no block while there are some; nil: it goes on
+	Reported   *time.Time // when it last committed a report of itself
+	Told       string     // Instance.Fault
+	Connected  bool       // a connection has its name, and does not report for other chains alone
 }
 
 func (r *rows) readInstances(rows pgx.Rows) (err error) {
@@ -337,8 +348,9 @@ func (r *rows) fold() Fleet {
 // foldInstance computes an instance, except what it owns and whether it leads.
 func (r *rows) foldInstance(row *instanceRow) Instance {
 	i := row.Instance
-	_, i.locked = r.locks[row.LockKey]
-	i.left, i.Alive = row.Left, i.locked && r.f.At.Sub(row.Seen) <= partition.StaleAfter
+	_, locked := r.locks[row.LockKey]
+	i.connected, i.left, i.Fault = locked || row.Connected, row.Left, row.Told
+	i.Alive = locked && r.f.At.Sub(row.Seen) <= partition.StaleAfter
 	i.Partition = partition.Partition{Number: i.Number, Total: i.Total, Strategy: partition.Strategy(i.Strategy)}
 	i.Preferred = len(i.Partition.Preferred())
 	i.Started, i.HeartbeatAge = i.Started.UTC(), r.age(row.Beat)
@@ -350,9 +362,7 @@ func (r *rows) foldInstance(row *instanceRow) Instance {
 		i.CursorAge = r.ageOf(row.Moved)
 	}
 
-	if row.Stuck != nil {
-		i.StuckFor = max(1, r.age(*row.Stuck))
-	}
+	i.StuckFor, i.StandingFor, i.ReportAge = r.lasting(row.Stuck), r.lasting(row.Standing), r.lasting(row.Reported)
 
 	switch {
 	case i.Alive:
@@ -453,7 +463,7 @@ func (f *Fleet) setStates() {
 			i.State = Stopped
 		case !i.Alive && f.replaced(i):
 			i.State = Replaced
-		case !i.Alive && i.locked:
+		case !i.Alive && i.connected:
 			i.State = Hung
 		case !i.Alive:
 			i.State = Dead
@@ -500,6 +510,15 @@ func later(a, b *time.Time) *time.Time {
 // age is at least zero: a row may have been written between the start of the snapshot's transaction
 // and its first statement.
 func (r *rows) age(t time.Time) Age { return Age(max(0, r.f.At.Sub(t))) }
+
+// lasting is ageOf of a state that may have begun this moment, which is no 0.
+func (r *rows) lasting(t *time.Time) Age {
+	if t == nil {
+		return 0
+	}
+
+	return max(1, r.age(*t))
+}
 
 // ageOf is the age of an optional time; 0 for nil.
 func (r *rows) ageOf(t *time.Time) Age {

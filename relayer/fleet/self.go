@@ -21,7 +21,12 @@ type Self struct {
 	// When each of them began to fail. Zero: unknown, which counts as long ago.
 	SessionSince, DatabaseSince, NodeSince time.Time `json:"-"`
 
-	Stuck error `json:"-"` // why a watch cannot store the next blocks; nil: both can
+	// Stuck is why a watch stores no block: the database refuses it again and again, or it has stood for a minute,
+	// whatever the cause; nil: both go on.
+	Stuck error `json:"-"`
+	// StandingSince is when the last block was stored by the watch that has stood for longest while there are blocks
+	// to store; zero: both go on.
+	StandingSince time.Time `json:"-"`
 
 	Trust         string        `json:"trust"`      // how it knows the newest blocks that it may process, as Instance.Trust
 	Head          int64         `json:"head_block"` // heights; 0: unknown
@@ -95,8 +100,8 @@ func (i *Self) LagTime() time.Duration {
 	return max(0, i.HeadTime.Sub(i.CursorTime))
 }
 
-// Checks are what this instance needs, by name, with the error of each; nil: it is healthy. storing is whether the next
-// blocks can be stored.
+// Checks are what this instance needs, by name, with the error of each; nil: it is healthy. storing is whether
+// blocks are stored while there are some to store.
 func (i *Self) Checks() map[string]error {
 	return map[string]error{"session": i.Session, "database": i.Database, "node": i.Node, "storing": i.Stuck}
 }

@@ -87,10 +87,8 @@ func (s *Sight) judgeSelf(p *problems) {
 
 	s.lasting(p, SessionGone, LimitDatabase, i.SessionSince, "this instance's database session", i.Session)
 	s.lasting(p, OwnNode, LimitNode, i.NodeSince, "this instance's node", i.Node)
-	if i.Stuck != nil {
-		p.add(StuckCommit, Critical, "no node is at fault; the error names what the database refuses",
-			"this instance stores nothing new: %s", i.Stuck)
-	}
+	s.lasting(p, Standing, Limit{Behind: 1, Critical: LimitStanding.Critical}, i.StandingSince,
+		"this instance stores nothing new", i.Stuck)
 }
 
 // judgePublishing adds the reason why messages wait.

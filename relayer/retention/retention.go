@@ -130,7 +130,8 @@ const removeInstances = `
 		delete from relayer_instances i
 		where i.chain_id = $1 and i.status = 'dead' and i.dead_since < now() - make_interval(secs => $2)
 		  and not exists (select from slot_ownership s where s.chain_id = i.chain_id and s.owner = i.instance_id)
-		returning i.instance_id)
+		returning i.instance_id),
+	told as (delete from instance_health h using gone g where h.chain_id = $1 and h.instance_id = g.instance_id)
 	delete from cursors c using gone g where c.chain_id = $1 and c.instance_id = g.instance_id`
 
 const removeBlocks = `

@@ -15,7 +15,6 @@ import (
 type Metrics struct {
 	blocks, duplicates, foreign, retractions prometheus.Counter
 	escrows, late                            prometheus.Gauge
-	stuck                                    *prometheus.GaugeVec
 	commits                                  *prometheus.CounterVec
 	duration                                 *prometheus.HistogramVec
 	events                                   *prometheus.CounterVec
@@ -42,9 +41,6 @@ func NewMetrics(reg prometheus.Registerer, names []string) *Metrics {
 			Help: "Escrows that this instance watches."}),
 		late: f.NewGauge(prometheus.GaugeOpts{Name: "relayer_late_escrows",
 			Help: "Escrows that are being caught up."}),
-		stuck: f.NewGaugeVec(prometheus.GaugeOpts{Name: "relayer_commit_stuck_block",
-			Help: "Block at which the database has refused the commit three times in a row or more; 0: none."},
-			[]string{"watch"}),
 		commits: f.NewCounterVec(prometheus.CounterOpts{Name: "relayer_commits_total",
 			Help: "Commits by watch and outcome."}, []string{"watch", "outcome"}),
 		duration: f.NewHistogramVec(prometheus.HistogramOpts{Name: "relayer_commit_duration_seconds",
@@ -61,7 +57,6 @@ func NewMetrics(reg prometheus.Registerer, names []string) *Metrics {
 		}
 
 		m.duration.WithLabelValues(watch)
-		m.stuck.WithLabelValues(watch)
 	}
 
 	for _, name := range names {

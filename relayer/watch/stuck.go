@@ -48,9 +48,7 @@ func (w *watcher) Stuck() *StuckError { return w.refused.stuck.Load() }
 // accepted resets the count after a successful commit, or when there is no commit to make.
 func (w *watcher) accepted() {
 	w.refused.times = 0
-	if w.refused.stuck.Swap(nil) != nil {
-		w.common.Metrics.stuck.WithLabelValues(w.spans.watch).Set(0)
-	}
+	w.refused.stuck.Store(nil)
 }
 
 // refuse counts a failed commit, and returns its error, as a StuckError once there are enough.
@@ -70,7 +68,6 @@ func (w *watcher) refuse(ctx context.Context, from ledger.Position, err error) e
 
 	stuck := &StuckError{Block: r.block, Times: r.times, Err: err}
 	if r.stuck.Swap(stuck) == nil {
-		w.common.Metrics.stuck.WithLabelValues(w.spans.watch).Set(float64(r.block))
 		w.common.Log.ErrorContext(ctx, "commit refused again and again: nothing behind this block is stored",
 			slog.Int64("block", r.block), slog.Int("times", r.times), slog.Any("err", err))
 	}

@@ -1,0 +1,130 @@
+package fleet
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// Watchdog tells how long one watch has stored no block while there are blocks to store, whatever the
+// cause. The zero value is ready, and safe for concurrent use.
+type Watchdog struct {
+	mu    sync.Mutex
+	next  int64
+	since time.Time // zero: it goes on, or has nothing to do
+}
+
+// Standing takes the next block of the watch, and whether it may be stored already. It returns since
+// when the watch has stood still; zero: it goes on.
+func (w *Watchdog) Standing(now time.Time, next int64, due bool) time.Time {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
+	case !due:
+		w.since = time.Time{}
+	case w.since.IsZero() || next > w.next:
+		w.since = now
+	}
+
+	w.next = next
+
+	return w.since
+}
+
+// Report commits what an instance says of itself, which shows that the database takes what is
+// written. mask removes secrets from texts.
+func Report(ctx context.Context, db interface {
+	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
+}, chainID int64, i *Self, now time.Time, mask func(string) string) error {
+	var standing *time.Duration
+	if !i.StandingSince.IsZero() {
+		d := now.Sub(i.StandingSince)
+		standing = &d
+	}
+
+	_, err := db.Exec(ctx, report, chainID, i.ID, standing, mask(i.fault()))
+	if err != nil {
+		return fmt.Errorf("commit the report of %s: %w", i.ID, err)
+	}
+
+	return nil
+}
+
+const report = `
+	insert into instance_health (chain_id, instance_id, reported_at, standing_since, fault)
+	values ($1, $2, clock_timestamp(), clock_timestamp() - $3::interval, $4)
+	on conflict (chain_id, instance_id) do update
+	set reported_at = excluded.reported_at, standing_since = excluded.standing_since, fault = excluded.fault`
+
+// fault is what is wrong, in one line.
+func (i *Self) fault() string {
+	var all []string
+	for name, err := range i.Checks() {
+		if err != nil {
+			what, _ := Advice(err)
+			all = append(all, name+": "+what)
+		}
+	}
+
+	slices.Sort(all)
+
+	return strings.Join(all, "; ")
+}
+
+// Waits returns what the connections of an instance wait for that somebody outside the fleet has
+// locked; nil: they wait for nobody.
+func Waits(ctx context.Context, db interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}, application, fleet string) error {
+	rows, _ := db.Query(ctx, selectWaits, application, fleet)
+	w, err := pgx.CollectRows(rows, pgx.RowToStructByPos[LockedError])
+	if err != nil || len(w) == 0 {
+		return err
+	}
+
+	return &w[0]
+}
+
+// LockedError is a lock that somebody outside the fleet holds and an instance waits for.
+type LockedError struct {
+	Table              string // what is locked; empty: a row or a transaction
+	PID                int32  // of the server process that holds it
+	Login, Application string
+	For                time.Duration // how long its transaction has lasted
+}
+
+func (e *LockedError) Error() string {
+	what, remedy := e.Advice()
+	return what + ": " + remedy
+}
+
+// Advice is what is wrong, and the first step.
+func (e *LockedError) Advice() (what, remedy string) {
+	locked := "what this instance writes"
+	if e.Table != "" {
+		locked = "the table " + e.Table
+	}
+
+	return fmt.Sprintf("%s is locked by pid %d, login %s, application %q, in a transaction of %s", locked, e.PID,
+			e.Login, e.Application, e.For.Round(time.Second)),
+		fmt.Sprintf("let it end, or `select pg_terminate_backend(%d)`", e.PID)
+}
+
+// selectWaits lists the foreign holders of locks that an instance waits for, the longest transaction first.
+const selectWaits = `
+	select coalesce((select l.relation::regclass::text from pg_locks l
+	                 where l.pid = w.pid and not l.granted and l.locktype = 'relation' limit 1), ''),
+	       b.pid, coalesce(b.usename::text, ''), coalesce(b.application_name, ''),
+	       coalesce(clock_timestamp() - b.xact_start, interval '0')
+	from pg_stat_activity w
+	cross join lateral unnest(pg_blocking_pids(w.pid)) blocker(pid)
+	join pg_stat_activity b on b.pid = blocker.pid
+	where w.datname = current_database() and w.application_name = $1
+	  and not starts_with(coalesce(b.application_name, ''), $2)
+	order by b.xact_start nulls last limit 1`

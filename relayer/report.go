@@ -1,0 +1,111 @@
+package relayer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/fusion-prime/escrow-relayer/election"
+	"github.com/fusion-prime/escrow-relayer/relayer/database"
+	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
+	"github.com/fusion-prime/escrow-relayer/relayer/watch"
+)
+
+const (
+	// reportEvery is the pause between two reports of an instance to the fleet.
+	reportEvery = 2 * time.Second
+	// reportWithin bounds one: a commit takes milliseconds.
+	reportWithin = 3 * time.Second
+)
+
+// reports commits what this instance says of itself, again and again until ctx ends, from the start of
+// the process and whatever else fails. Its outcome is the verdict on the database.
+func (r *Relayer) reports(ctx context.Context) error {
+	ticker := time.NewTicker(reportEvery)
+	defer ticker.Stop()
+	for {
+		self := r.Instance()
+		err := database.Within(ctx, reportWithin, func(ctx context.Context) error {
+			return fleet.Report(ctx, r.db.Pool, r.cfg.ChainID, &self, time.Now(), r.secrets.Mask)
+		})
+		if errors.Is(err, database.ErrNoSchema) {
+			err = nil // it awaits its first migration
+		}
+
+		if ctx.Err() != nil {
+			return nil
+		}
+
+		r.condition.committed.set(err)
+		r.noteVerdict(ctx, self.StandingSince.IsZero())
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+	}
+}
+
+// noteVerdict finds who has locked what, if the database takes nothing, and tells what has changed.
+func (r *Relayer) noteVerdict(ctx context.Context, goesOn bool) {
+	c, g := &r.condition, r.gauges
+	c.waits.set(nil)
+	if refused := c.verdict(); refused != nil || !goesOn {
+		if err := database.Within(ctx, reportWithin, func(ctx context.Context) error {
+			return fleet.Waits(ctx, r.db.Pool, election.ApplicationName(r.cfg.InstanceID), election.ApplicationName(""))
+		}); errors.As(err, new(*fleet.LockedError)) {
+			c.waits.set(err)
+		}
+	}
+
+	err := c.verdict()
+	if was := g.answered.Swap(err == nil); was && err != nil {
+		r.log.WarnContext(ctx, "the database does not answer, or takes nothing, trying again", slog.Any("err", err))
+	} else if !was && err == nil && g.databaseSeen.Load() != 0 {
+		r.log.InfoContext(ctx, "the database answers and takes what is written")
+	}
+
+	if err == nil {
+		g.databaseSeen.Store(time.Now().UnixNano())
+	}
+
+	if stuck := r.Instance().Stuck; stuck == nil {
+		c.told.Store(false)
+	} else if !c.told.Swap(true) {
+		r.log.ErrorContext(ctx, "no block is stored, though there are blocks to store", slog.Any("err", stuck))
+	}
+}
+
+// noteProgress notes how long no block has been stored while there are blocks to store, and why none
+// is: the refusal of the database, or after a minute whatever is known.
+func (r *Relayer) noteProgress(i *fleet.Self, t *tenure, now time.Time) {
+	c := &r.condition
+	note := func(dog *fleet.Watchdog, what string, next int64, works bool, stuck *watch.StuckError) {
+		since := dog.Standing(now, next, works && i.Target > 0 && next <= i.Target)
+		if !since.IsZero() && (i.StandingSince.IsZero() || since.Before(i.StandingSince)) {
+			i.StandingSince = since
+		}
+
+		switch {
+		case stuck != nil:
+			i.Stuck = stuck
+		case i.Stuck == nil && !since.IsZero() && now.Sub(since) >= fleet.LimitStanding.Behind:
+			i.Stuck = fmt.Errorf("the watch of the %s has stored no block since %s UTC, though blocks %d to %d are there", what,
+				since.UTC().Format(time.TimeOnly), next, i.Target)
+			if why := errors.Join(i.Database, i.Node); why != nil {
+				i.Stuck = fmt.Errorf("%w: %w", i.Stuck, why)
+			}
+		}
+	}
+	if t == nil { // its slots are the others'
+		note(&c.slots, "slots", 0, false, nil)
+		note(&c.factory, "factory", 0, false, nil)
+
+		return
+	}
+
+	note(&c.slots, "slots", i.Cursor, i.Slots > 0, t.slots.Stuck())
+	note(&c.factory, "factory", i.FactoryCursor, i.Leader, r.factory.Stuck())
+}
