@@ -255,7 +255,8 @@ const addMegabyte = `
 	insert into chain_blocks (chain_id, number, hash) select 0, n, repeat('x', 1000) from generate_series(1, 1000) n`
 
 // wanted are the rights that an instance needs, as "privilege table". Every instance reads the
-// tables of commands, to show them; only one that accepts commands or acts on them writes there.
+// tables of commands, to show them; only one that accepts commands, acts on them or removes them (RETENTION) writes
+// there.
 func (d *doctor) wanted() (rights []string) {
 	on := func(table string, privileges ...string) {
 		for _, p := range privileges {
@@ -270,9 +271,9 @@ func (d *doctor) wanted() (rights []string) {
 	}
 
 	on("lock_identity", "select")
-	for _, table := range []string{"senders", "commands", "command_claims", "command_attempts", "replies"} {
+	for _, table := range []string{"senders", "commands", "command_claims", "command_attempts", "used_nonces", "replies"} {
 		on(table, "select")
-		if d.cfg.HasCommands() {
+		if d.cfg.HasCommands() || d.cfg.Retention > 0 {
 			on(table, "delete", "insert", "update")
 		}
 	}

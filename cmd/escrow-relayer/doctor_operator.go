@@ -29,7 +29,8 @@ var tasks = []task{
 		"select commands"}},
 	{"rewind", []string{"select leadership", "update leadership", "select factories", "update factories"}},
 	{"sender pause, sender resume", []string{"select senders", "update senders"}},
-	{"sender adopt-nonce", []string{"select senders", "update senders", "select commands", "update commands"}},
+	{"sender adopt-nonce", []string{"select senders", "update senders", "select commands", "update commands",
+		"select used_nonces"}},
 	{"command cancel", []string{"select commands", "update commands"}},
 }
 
@@ -37,8 +38,8 @@ var tasks = []task{
 func readAll() (rights []string) {
 	for _, t := range []string{"cursors", "slot_ownership", "leadership", "relayer_instances", "instance_health",
 		"factories", "escrows", "late_escrows", "events", "outbox", "findings", "endpoint_faults", "event_types",
-		"writers", "records", "senders", "commands", "command_attempts", "replies", "lock_turns", "processed_events",
-		"escrow_registry", "escrow_records"} {
+		"writers", "records", "senders", "commands", "command_attempts", "used_nonces", "replies", "lock_turns",
+		"processed_events", "escrow_registry", "escrow_records"} {
 		rights = append(rights, "select "+t)
 	}
 

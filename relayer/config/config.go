@@ -68,7 +68,7 @@ type Config struct {
 	EscrowABI      string        `env:"ESCROW_ABI" help:"ABI of the escrows, as FACTORY_ABI; default: built in"`
 	EventAliases   []string      `env:"EVENT_ALIASES" help:"for contracts of others: what their events mean, comma-separated, as Opened(deal)=EscrowDeployed, where the argument deal has the address, and Settled=EscrowReleased, Cancelled=EscrowRefunded"`
 	VerifyInterval time.Duration `env:"VERIFY_INTERVAL" envDefault:"30s" help:"pause between two runs of the verifier, which reads final blocks a second time; up to ten times as long while there are fewer than 32 such blocks, or as many are not stored yet"`
-	Retention      time.Duration `env:"RETENTION" envDefault:"0" help:"how long events of ended escrows stay in processed_events; 0: for ever"`
+	Retention      time.Duration `env:"RETENTION" envDefault:"0" help:"how long events of ended escrows and answered commands stay; 0: for ever"`
 
 	HeartbeatInterval    time.Duration `env:"HEARTBEAT_INTERVAL" envDefault:"30s" help:"how often the instance updates its row; 2m at most, since one of 5m counts as stale"`
 	LeaderStaleAfter     time.Duration `env:"LEADER_STALE_AFTER" envDefault:"60s" help:"a leader that has not updated its heartbeat in the table leadership for this long is ended, and another leads"`

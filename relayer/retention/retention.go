@@ -4,6 +4,9 @@
 // It removes the events of escrows that have ended (contract.Event.Ends), the history of an escrow
 // as a whole, once it is older than Config.Events and its end is below the verified block and at
 // most the oldest block with a stored hash: below that, cursors stay ahead and reorganisations end.
+// It removes answered commands, Config.Events after they were answered and could not be carried out any more, unless
+// something still counts on them; of those with a nonce the table used_nonces keeps what an audit compares.
+//
 // It removes instances that have been dead for longer than Config.Instances and own nothing, and
 // block hashes far below finality. It keeps every event of an escrow that may still emit one.
 package retention
@@ -23,14 +26,15 @@ import (
 type Config struct {
 	DB        *pgxpool.Pool
 	ChainID   int64
-	Events    time.Duration // how long events of ended escrows are kept; 0: for ever
+	Events    time.Duration // how long events of ended escrows, and answered commands, are kept; 0: for ever
 	Instances time.Duration // how long dead instances are shown; 0 means 7 days
 	Every     time.Duration // pause between two clean-ups; 0 means 1 minute
 	Log       *slog.Logger
 }
 
 const (
-	escrowsPerStep = 500
+	escrowsPerStep  = 500
+	commandsPerStep = 500
 	// blocksKept is how many block hashes stay: some seven hours of Ethereum at one hash per block.
 	// After a reorganisation below the oldest of them the chain is read again from START_BLOCK.
 	blocksKept = 2048
@@ -58,20 +62,14 @@ func Run(ctx context.Context, cfg Config) error {
 
 // Removed counts what a clean-up removed.
 type Removed struct {
-	Events, Instances, Blocks int64
+	Events, Commands, Instances, Blocks int64
 }
 
 // Once runs one whole clean-up.
 func Once(ctx context.Context, cfg Config) (r Removed, err error) {
-	for cfg.Events > 0 {
-		n, err := removeSome(ctx, cfg)
-		if err != nil {
-			return r, fmt.Errorf("remove events of ended escrows: %w", err)
-		}
-
-		if r.Events += n; n == 0 {
-			break
-		}
+	// A replay may just be requested of what the first comes to: that event is skipped.
+	if r.Events, err = removeAll(ctx, cfg, removeEvents, escrowsPerStep); err != nil {
+		return r, fmt.Errorf("remove events of ended escrows: %w", err)
 	}
 
 	tag, err := cfg.DB.Exec(ctx, removeInstances, cfg.ChainID, cfg.Instances.Seconds())
@@ -86,17 +84,26 @@ func Once(ctx context.Context, cfg Config) (r Removed, err error) {
 	}
 
 	r.Blocks = tag.RowsAffected()
+	if r.Commands, err = removeAll(ctx, cfg, removeCommands, commandsPerStep); err != nil {
+		return r, fmt.Errorf("remove answered commands: %w", err)
+	}
 
 	return r, nil
 }
 
-// removeSome takes one step. It may come to an event with a replay that is just being requested: that one
-// is skipped.
-func removeSome(ctx context.Context, cfg Config) (n int64, err error) {
-	tag, err := cfg.DB.Exec(ctx, removeEvents, pgx.StrictNamedArgs{"chain": cfg.ChainID, "age": cfg.Events.Seconds(),
-		"step": escrowsPerStep})
+// removeAll runs a statement in steps until it finds nothing more.
+func removeAll(ctx context.Context, cfg Config, statement string, step int) (removed int64, err error) {
+	for cfg.Events > 0 {
+		tag, err := cfg.DB.Exec(ctx, statement, pgx.StrictNamedArgs{"chain": cfg.ChainID, "age": cfg.Events.Seconds(),
+			"step": step})
+		if err != nil || tag.RowsAffected() == 0 {
+			return removed, err
+		}
 
-	return tag.RowsAffected(), err
+		removed += tag.RowsAffected()
+	}
+
+	return 0, nil
 }
 
 // removeEvents selects some escrows with a last event, a release or refund, that was stored long ago and
@@ -124,6 +131,33 @@ const removeEvents = `
 // recordColumns are the columns of folded_records.
 const recordColumns = `deployed_block, last_block, updated_at, last_index, approvals, slot, status, last_type, last_occurrence, approvals_required,
 	escrow, payer, payee, arbiter, last_tx, amount, release_delay, release_time, settled_amount, settled_at, approvers`
+
+// removeCommands removes what was answered, and has expired, long ago: the same command taken in again is answered
+// `expired`, and nothing is ever signed for it. It leaves alone what a rollback of the ledger may open again, what
+// counts for today's budgets, answers that are not published, and the failures that the keeper's pauses count
+// (selectDue in relayer/command/send). Their claims go too: what they did to an escrow its events, or its record, tell.
+const removeCommands = `
+	with gone as (
+		select c.* from commands c
+		where c.chain_id = @chain and c.answered_at is not null
+		  and greatest(c.answered_at, c.expires_at) < now() - make_interval(secs => @age)
+		  and coalesce(c.block_number <= (select min(number) from chain_blocks where chain_id = @chain), c.block_number is null)
+		  and coalesce(c.reserve_day < (now() at time zone 'utc')::date, true)
+		  and not (c.requester = 'keeper' and c.code = 'would_revert' and c.answered_at > now() - interval '60 days')
+		  and not exists (select from replies r where r.chain_id = c.chain_id and r.command_id = c.command_id)
+		order by greatest(c.answered_at, c.expires_at) limit @step
+		for update skip locked),
+	kept as (
+		insert into used_nonces (chain_id, sender, nonce, command_id, kind, escrow, factory, expires_at, state, tx_hash, block_hash)
+		select chain_id, bytes(sender), nonce, bytes(command_id), kind, bytes(escrow), bytes(message ->> 'factory'), expires_at, state,
+		       bytes(tx_hash), bytes(block_hash)
+		from gone where nonce is not null),
+	unclaimed as (
+		delete from command_claims k using gone g where k.command_id = g.command_id),
+	attempts as (
+		delete from command_attempts a using gone g
+		where a.chain_id = g.chain_id and a.sender = g.sender and a.nonce = g.nonce)
+	delete from commands c using gone g where c.command_id = g.command_id`
 
 const removeInstances = `
 	with gone as (

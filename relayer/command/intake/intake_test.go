@@ -35,6 +35,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/command/send"
 	"github.com/fusion-prime/escrow-relayer/relayer/publish"
 	"github.com/fusion-prime/escrow-relayer/relayer/publish/pubsub"
+	"github.com/fusion-prime/escrow-relayer/relayer/retention"
 )
 
 const chain = 1337
@@ -144,6 +145,12 @@ func body(t *testing.T, v any) []byte {
 func (f *fixture) count(query string) (n int) {
 	require.NoError(f.t, f.db.QueryRow(f.t.Context(), query).Scan(&n))
 	return n
+}
+
+func (f *fixture) exec(sql string, args ...any) {
+	f.t.Helper()
+	_, err := f.db.Exec(f.t.Context(), sql, args...)
+	require.NoError(f.t, err)
 }
 
 func (f *fixture) rows(table string) (n int) {
@@ -1040,6 +1047,34 @@ func TestExpiryIsBounded(t *testing.T) {
 	require.Contains(t, got["detail"], "a week ahead")
 	status, got = ask(7*24*time.Hour - time.Hour)
 	require.Equal(t, 202, status, "%v", got)
+}
+
+// A command that was answered and has left is not carried out when somebody sends it again: it has expired. Until it
+// has, it stays, and gets its first answer.
+func TestWhatHasLeftIsNotTakenAgain(t *testing.T) {
+	t.Parallel()
+	f := setup(t)
+	soon := f.signed(func(c *command.Command) { c.ExpiresAt = uint64(time.Now().Add(-2 * time.Hour).Unix()) })
+	later := f.signed(func(c *command.Command) { c.Escrow = common.Address{3} })
+	message := body(t, []*command.Signed{soon, later})
+	f.exec(`insert into commands (chain_id, command_id, sender, kind, escrow, effect, requester, message, max_fee, expires_at, state, answered_at)
+		select $1, id, $2, 'approve', '0x' || repeat('0', 40), 'x', $3, message, 1, to_timestamp((message ->> 'expires_at')::bigint), 'already', now() - interval '9 days'
+		  from unnest($4::text[], $5::json[]) as c (id, message)`, chain, registry.Text(sender),
+		registry.Text(crypto.PubkeyToAddress(f.key.PublicKey)), []string{soon.ID().Hex(), later.ID().Hex()},
+		[]string{string(body(t, soon)), string(body(t, later))})
+	r, err := retention.Once(t.Context(), retention.Config{DB: f.db, ChainID: chain, Events: time.Hour})
+	require.NoError(t, err)
+	require.EqualValues(t, 1, r.Commands)
+
+	for range 2 {
+		verdicts, err := f.in.Take(t.Context(), message, false)
+		require.NoError(t, err)
+		require.Equal(t, command.Expired, verdicts[0].Answer.State)
+		require.Equal(t, command.Already, verdicts[1].Answer.State)
+	}
+
+	require.Zero(t, f.count(`select count(*) from commands where answered_at is null`))
+	require.Zero(t, f.rows("command_claims"))
 }
 
 // A message may have 256 KiB; what is stored of it is what it says.

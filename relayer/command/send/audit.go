@@ -115,6 +115,7 @@ type audited struct {
 	flight
 	State     command.State
 	Answered  bool
+	Past      bool // RETENTION has left the answer of it
 	TxHash    string
 	BlockHash string // of the transaction's block
 	Purposes  []string
@@ -219,8 +220,8 @@ func (a *auditor) unknown(ctx context.Context, c *audited, nonce uint64) (kind, 
 
 	why = fmt.Sprintf("block %d (%s) has transaction %s, which was not signed here", found.Block, found.BlockHash,
 		found.Hash)
-	if c != nil && c.State == command.Superseded {
-		return FindingDiffering, fmt.Sprintf("it was answered %s; %s", c.State, why), nil
+	if c != nil && (c.Past || c.State == command.Superseded) {
+		return FindingDiffering, fmt.Sprintf("it was answered %s by transaction %s; %s", c.State, c.TxHash, why), nil
 	}
 
 	return FindingForeign, why, nil
@@ -228,14 +229,21 @@ func (a *auditor) unknown(ctx context.Context, c *audited, nonce uint64) (kind, 
 
 const selectAudited = `
 	select c.nonce, c.command_id, c.kind, bytes(c.escrow) as escrow, coalesce(c.message ->> 'factory', '') as factory, c.expires_at, c.state, c.answered_at is not null as answered,
-	       coalesce(c.tx_hash, '') as tx_hash, coalesce(c.block_hash, '') as block_hash, c.cancel_requested, c.code, c.detail,
+	       false as past, coalesce(c.tx_hash, '') as tx_hash, coalesce(c.block_hash, '') as block_hash, c.cancel_requested, c.code, c.detail,
 	       coalesce(array_agg(a.purpose order by a.attempt) filter (where a.attempt is not null), '{}') as purposes,
 	       coalesce(array_agg(a.tx_hash order by a.attempt) filter (where a.attempt is not null), '{}') as hashes
 	  from commands c
 	  left join command_attempts a on a.chain_id = c.chain_id and a.sender = c.sender and a.nonce = c.nonce
 	 where c.chain_id = @chain and c.sender = @sender and c.nonce >= @from and c.nonce < @to
 	 group by c.chain_id, c.command_id
-	 order by c.nonce`
+	 union all
+	select nonce, hex(command_id), kind, escrow, coalesce(hex(factory), ''), expires_at, state, true,
+	       true, coalesce(hex(tx_hash), ''), coalesce(hex(block_hash), ''), false, '', '',
+	       case state when 'superseded' then array[]::text[] when 'voided' then '{void}' else '{call}' end,
+	       case state when 'superseded' then array[]::text[] else array[hex(tx_hash)] end
+	  from used_nonces
+	 where chain_id = @chain and sender = bytes(@sender) and nonce >= @from and nonce < @to
+	 order by nonce`
 
 func (a *auditor) stored(ctx context.Context, from, to uint64) ([]*audited, error) {
 	all, err := collect(ctx, a.cfg.DB, "the commands of sender "+a.sender.Address.Hex(),

@@ -34,7 +34,9 @@ func AdoptNonce(ctx context.Context, db *pgxpool.Pool, chainID int64, sender com
 		}
 
 		if lower {
-			const unused = `select coalesce(max(nonce) + 1, 0) from commands where chain_id = $1 and sender = $2`
+			const unused = `select coalesce(greatest(
+				(select max(nonce) from commands where chain_id = $1 and sender = $2),
+				(select max(nonce) from used_nonces where chain_id = $1 and sender = bytes($2))) + 1, 0)`
 			var lowest int64
 			if err := tx.QueryRow(ctx, unused, chainID, registry.Text(sender)).Scan(&lowest); err != nil {
 				return err

@@ -398,7 +398,7 @@ const setLaunched = `
 	   set state = 'sent', code = '', detail = '', nonce = p.nonce, gas = p.gas, reserved = p.worst, reserve_day = (now() at time zone 'utc')::date,
 	       assigned_at = coalesce(c.assigned_at, clock_timestamp()), sent_at = clock_timestamp()
 	  from unnest(@ids::text[], @nonces::bigint[], @gas::bigint[], @worst::numeric[]) as p (id, nonce, gas, worst)
-	 where c.chain_id = @chain and c.sender = @sender and c.command_id = p.id`
+	 where c.command_id = p.id`
 
 // reserve takes nonces, and says what of today's budget is spent with them. What was spent on an earlier day
 // is forgotten.
@@ -457,12 +457,12 @@ func (s *store) launch(ctx context.Context, all []signed, head uint64, limits Li
 			return nil
 		}
 
-		if _, err := tx.Exec(ctx, setLaunched, s.args(pgx.StrictNamedArgs{
+		if _, err := tx.Exec(ctx, setLaunched, pgx.StrictNamedArgs{
 			"ids":    column.Of(stored, (*signed).commandID),
 			"nonces": column.Of(stored, func(x *signed) uint64 { return x.f.Nonce }),
 			"gas":    column.Of(stored, func(x *signed) uint64 { return x.f.Gas }),
 			"worst":  column.Of(stored, func(x *signed) wei { return wei{x.worst} }),
-		})); err != nil {
+		}); err != nil {
 			return err
 		}
 
