@@ -114,6 +114,10 @@ func Split(body []byte) (all []json.RawMessage, err error) {
 		return nil, fmt.Errorf("%w: %d bytes, at most %d", ErrTooLarge, len(body), MaxBytes)
 	}
 
+	if !utf8.Valid(body) {
+		return nil, Problems{{"body", "is not UTF-8"}}
+	}
+
 	var one json.RawMessage
 	if err := jsonv2.Unmarshal(body, &one); err != nil {
 		return nil, malformed(err)

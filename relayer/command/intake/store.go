@@ -268,11 +268,11 @@ func (s *store) insert(ctx context.Context, tx pgx.Tx, fresh []candidate) ([]com
 	return stored, err
 }
 
-// cancelUnsigned asks its sender's owner to end a command. One that has a nonce is an operator's to cancel: a void
-// costs gas.
+// cancelUnsigned asks its sender's owner to end a command; one that is cancelled already keeps its answer. One that has
+// a nonce is an operator's to cancel: a void costs gas.
 const cancelUnsigned = `
 	update commands set cancel_requested = true
-	 where chain_id = $1 and command_id = $2 and requester = $3 and state = 'accepted'`
+	 where chain_id = $1 and command_id = $2 and requester = $3 and state in ('accepted', 'cancelled')`
 
 // cancel gives a command up for its requester, the signer of c in the command's domain: that of its factory.
 // ErrSignature: c is unsigned.
