@@ -50,6 +50,9 @@ func ReadWith(ctx context.Context, db *pgxpool.Pool, chainID, epoch int64, knows
 
 		// Where a past is read again, its end moves the second reading back.
 		_, err = tx.Exec(ctx, noteLayouts, chainID, epoch, knows.all(), len(gained) > 0, made == 0)
+		if err == nil && len(gained) > 0 {
+			_, err = tx.Exec(ctx, settleFindings, chainID)
+		}
 
 		return err
 	})
@@ -73,6 +76,11 @@ const (
 	from leadership l
 	where l.chain_id = $1 and f.chain_id = $1
 	  and f.start_block < greatest(f.until_block, least(l.next_block, f.retired_block))`
+
+	// settleFindings is for what the ABI did not know: the second reading finds again what it still does not.
+	settleFindings = `
+	update findings set settled_at = now()
+	where chain_id = $1 and settled_at is null and kind in ('undecodable_event', 'unannounced_contract')`
 
 	noteLayouts = `
 	update leadership l

@@ -172,6 +172,12 @@ func (a *audit) events(ctx context.Context) (int, error) {
 	missing, extra, differing := count[verify.Missing], count[verify.Extra], count[verify.Differing]
 	fmt.Fprintf(say, "audited blocks %d to %d: %d missing, %d extra, %d differing\n", a.from, a.to, missing, extra,
 		differing)
+	unknown := count[verify.Undecodable] + count[verify.Unannounced]
+	if unknown > 0 {
+		fmt.Fprintf(say, "followed contracts do what the ABI does not know: %d logs, %d blocks with creations; complete "+
+			"FACTORY_ABI or ESCROW_ABI\n", count[verify.Undecodable], count[verify.Unannounced])
+	}
+
 	for _, factory := range a.followed.Addresses() {
 		fmt.Fprintf(say, "the nonce of factory %s %s\n", factory, v.Counts(factory))
 	}
@@ -180,7 +186,7 @@ func (a *audit) events(ctx context.Context) (int, error) {
 		fmt.Fprintf(say, "%d events of ended escrows are not compared: RETENTION has removed them\n", n)
 	}
 
-	return missing + extra + differing, nil
+	return missing + extra + differing + unknown, nil
 }
 
 // senders compares every transaction of the senders of commands, and returns how many differ.

@@ -1,8 +1,7 @@
 // Package contract knows the contracts: their ABIs, the topics of their events, and how a log becomes an Event.
 //
-// A log is decoded strictly: the number of topics, the length of the data and its padding must
-// match the ABI. `Approved(address)` is a generic signature, so logs of other shapes under our
-// topics are normal: for them Decode returns ErrForeign, and all is well.
+// What go-ethereum's decoder reads is read. `Approved(address)` is a generic signature, so logs of other shapes under
+// our topics are normal, and Decode returns ErrForeign for them. Of a followed contract they are a finding.
 package contract
 
 import (
@@ -38,7 +37,7 @@ const (
 )
 
 // ErrForeign means that a log under one of our topics has another shape than our event: another
-// contract emitted it.
+// contract emitted it, or a version that the ABI lacks.
 var ErrForeign = errors.New("not the shape of our event")
 
 var (
@@ -406,7 +405,7 @@ var identifier = regexp.MustCompile(`^[A-Za-z_$][A-Za-z0-9_$]*$`)
 
 // newLayout prepares an event for decoding under a name. Of a deployment, argument has the escrow.
 func newLayout(e abi.Event, name, argument string) (*layout, error) {
-	l := &layout{name: name, data: e.Inputs.NonIndexed(), static: true, size: 2}
+	l := &layout{name: name, size: 2}
 	if !identifier.MatchString(e.RawName) {
 		return nil, fmt.Errorf("event %q: the name is not an identifier", e.RawName)
 	}
@@ -425,15 +424,13 @@ func newLayout(e abi.Event, name, argument string) (*layout, error) {
 			return nil, fmt.Errorf("event %s: argument %s has the type %s, which does not exist", e.RawName, in.Name, t)
 		}
 
-		f := field{key: `"` + in.Name + `":`, typ: in.Type, indexed: in.Indexed, word: fitsWord(in.Type)}
+		f := field{key: `"` + in.Name + `":`, typ: in.Type, indexed: in.Indexed}
 		f.escrow = name == Deployed && in.Name == argument && in.Type.T == abi.AddressTy
 		announces = announces || f.escrow
 		l.fields = append(l.fields, f)
 		l.size += len(f.key) + sizeHint + 1
 		if in.Indexed {
 			l.topics++
-		} else {
-			l.static = l.static && f.word
 		}
 	}
 

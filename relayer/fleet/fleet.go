@@ -32,7 +32,9 @@ type Fleet struct {
 	// Strangers hold a lock of ours with a login that may not change our tables; normally there are none.
 	Strangers []Stranger `json:"strangers,omitempty"`
 	// Faults are what endpoints are set aside for, the oldest first; normally there are none.
-	Faults   []Fault   `json:"faults,omitempty"`
+	Faults []Fault `json:"faults,omitempty"`
+	// Odd is what followed contracts do and the ABI does not know; normally there is none.
+	Odd      []Odd     `json:"odd,omitempty"`
 	Problems []Problem `json:"problems"` // by DefaultLimits; Judge applies others
 }
 
@@ -41,6 +43,14 @@ type Fault struct {
 	Endpoint string    `json:"endpoint"` // scheme and host, without possible keys
 	Kind     string    `json:"kind"`     // lie, or oversized
 	Since    time.Time `json:"since"`
+}
+
+// Odd are the open findings of a kind.
+type Odd struct {
+	Kind   string    `json:"kind"` // undecodable_event: logs; unannounced_contract: creations
+	Events int64     `json:"events"`
+	Since  time.Time `json:"since"`
+	Detail string    `json:"detail"` // of the last one
 }
 
 // Stranger is a database session that holds an advisory lock of ours with a login that may not

@@ -71,6 +71,7 @@ const (
 	OwnNode         = "own_node_down"
 	PublishFails    = "publish_fails"
 	ReadOnly        = "database_read_only"
+	UnknownEvents   = "unknown_events"
 
 	HaltedSender    = "sender_halted"
 	UnsignedCommand = "signer_unreachable"
@@ -88,6 +89,7 @@ var effectOf = map[string]Effect{
 	DatabaseRefuses: Stops, StillChain: Stops,
 	NoLeader: Delays, HungLeader: Delays, UnservedSlots: Delays, Standing: Delays, FactoryBehind: Delays,
 	OldOutbox: Delays, PublishFails: Delays, LateEscrows: Delays, FutureStart: Stops, StillFinality: Stops,
+	UnknownEvents: Delays,
 }
 
 // Effect of the problem.
@@ -123,6 +125,7 @@ var runbookOf = map[string]string{
 	OwnNode:         "provider-change.md#relayernoendpoint",
 	PublishFails:    "outbox-age.md#relayeroutboxold",
 	OldOutbox:       "outbox-age.md#relayeroutboxold",
+	UnknownEvents:   "storing.md#relayerundecodableevent",
 	LateEscrows:     "lag.md#relayerlateescrows",
 	MixedTotals:     "repartition.md",
 	MixedSettings:   "schema-upgrade.md#relayerversionsdiffer",
@@ -214,6 +217,7 @@ func (f *Fleet) Judge(l Limits) []Problem {
 
 	f.judgeStrangers(&p)
 	f.judgeFaults(&p)
+	f.judgeOdd(&p)
 	p.sort()
 
 	return p
@@ -252,6 +256,16 @@ func (f *Fleet) judgeFaults(p *problems) {
 
 	p.add(SetAside, Warning, "read its evidence in the table endpoint_faults, and replace it in RPC_URLS",
 		"an endpoint answered as no honest one does, and is asked only while no other works: %s", enumerate(who))
+}
+
+// judgeOdd names what followed contracts do and the ABI does not know.
+func (f *Fleet) judgeOdd(p *problems) {
+	what := map[string]string{"undecodable_event": "logs of followed contracts that the ABI does not decode",
+		"unannounced_contract": "blocks in which a factory created a contract that no event of the ABI announces"}
+	for _, o := range f.Odd {
+		p.add(UnknownEvents, Critical, "complete FACTORY_ABI or ESCROW_ABI: what was missed is read again then",
+			"%d %s, since %s UTC; the last: %s", o.Events, what[o.Kind], o.Since.Format(time.DateTime), o.Detail)
+	}
 }
 
 func (f *Fleet) nobodyAlive() string {

@@ -48,6 +48,10 @@ func read(ctx context.Context, db DB, chainID int64, counted *Escrows) (f Fleet,
 		batch.Queue(selectOutboxSpan, chainID).QueryRow(func(row pgx.Row) error { return row.Scan(&r.outboxSpan) })
 		batch.Queue(selectLate, chainID).Query(r.late.read)
 		batch.Queue(selectFaults, chainID).Query(r.readFaults)
+		batch.Queue(selectOdd, chainID).Query(func(rows pgx.Rows) (err error) {
+			r.f.Odd, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Odd])
+			return err
+		})
 		r.queueCommands(batch)
 		if counted == nil {
 			batch.Queue(countEscrows, chainID).Query(r.readEscrows)
@@ -245,6 +249,13 @@ func (r *rows) readFaults(rows pgx.Rows) (err error) {
 
 	return err
 }
+
+// selectOdd reads the open findings on what the ABI does not know.
+const selectOdd = `
+	select kind, sum(events), min(found_at) at time zone 'UTC', coalesce((array_agg(detail order by id desc))[1], '')
+	from findings
+	where chain_id = $1 and settled_at is null and kind in ('undecodable_event', 'unannounced_contract')
+	group by kind order by kind`
 
 // backlog is what waits, by slot.
 type backlog struct {

@@ -170,7 +170,7 @@ func discover(ctx context.Context, t *transaction, deployed []contract.Event, pa
 	}
 
 	if again := len(fresh) - registered; again > 0 {
-		if err := addFinding(ctx, t, AnnouncedAgain, to.Next-1, again); err != nil {
+		if err := addFinding(ctx, t, Finding{Kind: AnnouncedAgain, Block: to.Next - 1, Events: again}); err != nil {
 			return err
 		}
 	}

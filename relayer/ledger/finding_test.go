@@ -24,7 +24,11 @@ func TestFindingsAreRemembered(t *testing.T) {
 	w.process(0, approved(1, 2, 1, 11))
 	_, err = w.led.Rollback(t.Context(), w.slots, ledger.Position{Next: 2, Hash: blockHash(0, 1)})
 	require.NoError(t, err)
-	require.NoError(t, w.led.FoundExtra(t.Context(), 7, 3))
+	v, err := w.led.Verifiable(t.Context())
+	require.NoError(t, err)
+	_, err = w.led.Repair(t.Context(), 1, v, v.From-1, nil, nil,
+		ledger.Finding{Kind: ledger.ExtraEvent, Block: 7, Events: 3})
+	require.NoError(t, err)
 	last, err = w.led.LastFindings(t.Context())
 	require.NoError(t, err)
 	for _, kind := range []string{ledger.DeepReorg, ledger.ExtraEvent} {
@@ -40,7 +44,7 @@ func TestFindingsAreRemembered(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []string{"2"}, w.Column(`select count(*)::text from findings`))
 
-	v, err := w.led.Verifiable(t.Context())
+	v, err = w.led.Verifiable(t.Context())
 	require.NoError(t, err)
 	missed := approved(1, 1, 5, 12)
 	_, err = w.led.Repair(t.Context(), 1, v, 1, []contract.Event{missed}, nil)

@@ -116,26 +116,16 @@ func (l *Ledger) Rollback(ctx context.Context, stale, fork Position) (r Rolled, 
 // missing are events that the first reading lacked. The owners of their slots are asked to publish
 // them, each deployment before the other events of its escrow. wrong are stored events that differ
 // from the chain; the owners of their slots retract them, and the chain's events in their place are
-// among the missing.
+// among the missing. What else was found is recorded.
 func (l *Ledger) Repair(ctx context.Context, epoch int64, v Verifiable, verified int64, missing,
-	wrong []contract.Event) (Result, error) {
-	r, err := l.store(ctx, func(t *transaction) error { return repair(ctx, t, epoch, v, verified, missing, wrong) })
+	wrong []contract.Event, found ...Finding) (Result, error) {
+	r, err := l.store(ctx, func(t *transaction) error { return repair(ctx, t, epoch, v, verified, missing, wrong, found) })
 	if err != nil {
 		return r, fmt.Errorf("repair %d missing and %d wrong events up to block %d: %w", len(missing),
 			len(wrong), verified, err)
 	}
 
 	return r, nil
-}
-
-// FoundExtra records that stored events up to a block are missing on the chain, or differ there. It
-// changes no event.
-func (l *Ledger) FoundExtra(ctx context.Context, block int64, events int) error {
-	_, err := transact(ctx, &l.cfg, nil, func(t *transaction) error {
-		return addFinding(ctx, t, ExtraEvent, block, events)
-	})
-
-	return err
 }
 
 // Replay requests that events are published once more, marked as a replay, in their order; the

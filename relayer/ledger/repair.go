@@ -30,7 +30,7 @@ const moveVerified = `
 
 // repair is the transaction of Ledger.Repair.
 func repair(ctx context.Context, t *transaction, epoch int64, v Verifiable, verified int64, missing,
-	wrong []contract.Event) error {
+	wrong []contract.Event, found []Finding) error {
 	tag, err := t.Exec(ctx, moveVerified, t.cfg.ChainID, t.cfg.InstanceID, epoch, verified, v.From-1, v.generation)
 	if err != nil {
 		return err
@@ -38,10 +38,6 @@ func repair(ctx context.Context, t *transaction, epoch int64, v Verifiable, veri
 
 	if tag.RowsAffected() == 0 {
 		return ErrMoved
-	}
-
-	if len(missing)+len(wrong) == 0 {
-		return nil
 	}
 
 	missed := 0
@@ -52,9 +48,17 @@ func repair(ctx context.Context, t *transaction, epoch int64, v Verifiable, veri
 	}
 
 	if missed > 0 {
-		if err := addFinding(ctx, t, MissingEvent, verified, missed); err != nil {
+		found = append(found, Finding{Kind: MissingEvent, Block: verified, Events: missed})
+	}
+
+	for _, f := range found {
+		if err := addFinding(ctx, t, f); err != nil {
 			return err
 		}
+	}
+
+	if len(missing)+len(wrong) == 0 {
+		return nil
 	}
 
 	if err := giveUp(ctx, t, wrong); err != nil {

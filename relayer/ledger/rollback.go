@@ -81,7 +81,7 @@ func rollback(ctx context.Context, t *transaction, stale, fork Position) (r Roll
 		return r, err
 	}
 
-	if err := addFinding(ctx, t, DeepReorg, fork.Next-1, r.Orphaned); err != nil {
+	if err := addFinding(ctx, t, Finding{Kind: DeepReorg, Block: fork.Next - 1, Events: r.Orphaned}); err != nil {
 		return r, err
 	}
 

@@ -89,7 +89,7 @@ func tellOversized(ctx context.Context, t *transaction, stored []contract.Event)
 		return nil
 	}
 
-	return addFinding(ctx, t, OversizedMessage, last, n)
+	return addFinding(ctx, t, Finding{Kind: OversizedMessage, Block: last, Events: n})
 }
 
 // distinct drops duplicates within a commit: a transaction that a node shows in two blocks of a

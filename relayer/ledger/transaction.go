@@ -95,17 +95,31 @@ const (
 	EndpointFault = "endpoint_fault"
 	// stored events exceed the size of a message: they are not published
 	OversizedMessage = "oversized_message"
+	// followed contracts have emitted logs under our topics that the ABI does not decode
+	UndecodableEvent = "undecodable_event"
+	// factories have created contracts that no event of the ABI announces
+	UnannouncedContract = "unannounced_contract"
 )
 
-// FindingKinds lists them.
-var FindingKinds = []string{DeepReorg, MissingEvent, ExtraEvent, AnnouncedAgain, OversizedMessage, EndpointFault}
+// Finding is a row of the table findings.
+type Finding struct {
+	Kind   string
+	Block  int64
+	Events int
+	Detail string // where it takes more than a block to find it
+}
 
-const insertFinding = `insert into findings (chain_id, kind, block_number, events) values ($1, $2, $3, $4)`
+// FindingKinds lists them.
+var FindingKinds = []string{DeepReorg, MissingEvent, ExtraEvent, AnnouncedAgain, OversizedMessage, UndecodableEvent,
+	UnannouncedContract, EndpointFault}
+
+const insertFinding = `
+	insert into findings (chain_id, kind, block_number, events, detail) values ($1, $2, $3, $4, nullif($5, ''))`
 
 // addFinding records a finding in the transaction that acts on it.
-func addFinding(ctx context.Context, t *transaction, kind string, block int64, events int) error {
-	if _, err := t.Exec(ctx, insertFinding, t.cfg.ChainID, kind, block, events); err != nil {
-		return fmt.Errorf("remember a finding (%s): %w", kind, err)
+func addFinding(ctx context.Context, t *transaction, f Finding) error {
+	if _, err := t.Exec(ctx, insertFinding, t.cfg.ChainID, f.Kind, f.Block, f.Events, f.Detail); err != nil {
+		return fmt.Errorf("remember a finding (%s): %w", f.Kind, err)
 	}
 
 	return nil

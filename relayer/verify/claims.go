@@ -24,22 +24,25 @@ type claims struct {
 	by        *endpoint.Node
 	proved    map[uint64]chain.Header // not Proved: it could not be
 	lies      []func(context.Context) // what was said otherwise than proved, until blame
+	created   []Difference            // Unannounced
 }
 
-// decode returns the events of logs that are of the ABI, without deployments by other factories.
-func (c *claims) decode(logs []types.Log) (events []contract.Event, err error) {
+// decode returns the events of logs that are of the ABI, without deployments by other factories, and the logs that
+// are not.
+func (c *claims) decode(logs []types.Log) (events []contract.Event, odd []*types.Log, err error) {
 	for i := range logs {
 		e, err := c.v.cfg.ABI.Decode(&logs[i])
 		switch {
 		case errors.Is(err, contract.ErrForeign):
+			odd = append(odd, &logs[i])
 		case err != nil:
-			return nil, err
+			return nil, nil, err
 		case e.Name != contract.Deployed || c.factories.Has(e.Emitter, e.BlockNumber):
 			events = append(events, e)
 		}
 	}
 
-	return events, nil
+	return events, odd, nil
 }
 
 // asked are the stored events that the reading would have. The rest was stored meanwhile, as a factory was added: its
@@ -109,7 +112,7 @@ func (c *claims) settle(ctx context.Context, batch *chain.Batch) (unnamed []comm
 		return nil, err
 	}
 
-	events, err := c.decode(batch.Logs)
+	events, _, err := c.decode(batch.Logs)
 	for i := range events {
 		if e := &events[i]; e.Name == contract.Deployed && !c.filter.Names(e.Escrow) {
 			unnamed = append(unnamed, e.Escrow)
@@ -123,12 +126,12 @@ func (c *claims) settle(ctx context.Context, batch *chain.Batch) (unnamed []comm
 // far as the chain's can be.
 func (c *claims) compare(ctx context.Context, batch *chain.Batch) ([]Difference, error) {
 	for {
-		events, err := c.decode(batch.Logs)
+		events, odd, err := c.decode(batch.Logs)
 		if err != nil {
 			return nil, err
 		}
 
-		found, err := c.differences(ctx, batch, events)
+		found, err := c.differences(ctx, batch, events, odd)
 		if err != nil {
 			return nil, err
 		}
@@ -151,7 +154,7 @@ func (c *claims) compare(ctx context.Context, batch *chain.Batch) ([]Difference,
 		}
 
 		if fresh == 0 {
-			return found, nil
+			return append(found, c.created...), nil
 		}
 	}
 }

@@ -21,14 +21,16 @@ type Count string
 const (
 	Counted      Count = "counts"            // it has risen by the deployments that are known
 	Uncounted    Count = "cannot be asked"   // no endpoint has the state of such an old block
-	OtherCreated Count = "does not count"    // the factory creates other contracts too
+	OtherCreated Count = "does not count"    // the factory creates other contracts with its deployments
 	NotAsked     Count = "was not asked for" // yet
+	// it has risen where the ABI knows no deployment: the factory's new version may have other events
+	NotAnnounced Count = "counts contracts that no known event announces"
 )
 
 // countAll tests that the deployments of a batch are all that the factories' nonces count.
 func (c *claims) countAll(ctx context.Context, batch *chain.Batch) error {
 	for _, f := range c.factories.List() {
-		if c.v.counts[f.Address] == OtherCreated || !f.Follows(batch.From) || !f.Follows(batch.To) {
+		if !f.Follows(batch.From) || !f.Follows(batch.To) {
 			continue
 		}
 
@@ -47,71 +49,114 @@ type deployments struct {
 	factory common.Address
 }
 
+// mostLocated bounds in how many blocks of a batch a nonce is explained, at some ten requests each.
+const mostLocated = 8
+
 // count tests that the deployments of a batch are all that the factory's nonce counts. While they are not, the
 // block in which they first differ is proved, which has the missing one in the batch. Two endpoints that have no
-// logs of old blocks agree, and are found out so.
+// logs of old blocks agree, and are found out so. What is created in a block without any deployment is a finding.
 func (c *deployments) count(ctx context.Context, batch *chain.Batch) error {
-	v := c.v
-	before, err := v.nonces(ctx, c.factory, batch.From-min(batch.From, 1))
-	if err != nil {
-		return err
+	v, from := c.v, batch.From
+	if v.counts[c.factory] == OtherCreated && c.deployed(batch.Logs, from, batch.To) > 0 {
+		return nil
 	}
 
-	for {
-		after, err := v.nonces(ctx, c.factory, batch.To)
+	for located := 0; located < mostLocated && from <= batch.To; located++ {
+		name, before, err := c.differs(ctx, batch, from)
+		if name == "" || err != nil {
+			return err
+		}
+
+		block, added, err := c.locate(ctx, batch, from, name, before)
 		if err != nil {
 			return err
 		}
 
-		wrong := "" // an endpoint that counts otherwise
-		for name, from := range before {
-			to, both := after[name]
-			if both && to-from == c.deployed(batch.Logs, batch.To) {
-				v.counts[c.factory] = Counted
-				return nil
-			}
-
-			if both {
-				wrong = name
-			}
+		if added {
+			continue
 		}
 
-		if wrong == "" {
-			if v.counts[c.factory] != Uncounted {
-				v.cfg.Log.WarnContext(ctx, "no endpoint has the state of the factory at old blocks: its nonce is not compared "+
-					"with the deployments", slog.String("factory", c.factory.Hex()), slog.Uint64("block", batch.From))
-			}
-
-			v.counts[c.factory] = Uncounted
+		if c.deployed(batch.Logs, block, block) > 0 {
+			v.counts[c.factory] = OtherCreated
+			v.cfg.Log.InfoContext(ctx, "the factory creates other contracts with its deployments: its nonce is compared where there "+
+				"are none", slog.String("factory", c.factory.Hex()), slog.Uint64("block", block))
 
 			return nil
 		}
 
-		if done, err := c.locate(ctx, batch, wrong, before[wrong]); done || err != nil {
+		if err := c.notAnnounced(ctx, block); err != nil {
 			return err
 		}
+
+		from = block + 1
 	}
+
+	return nil
 }
 
-// locate proves the block in which an endpoint first counts otherwise. done: what is proved there is what was
-// known, so that the nonce counts something else; or blocks of the chain prove nothing. Where others of them do,
-// the receipts may be withheld to hide a deployment, and nothing is decided without them.
-func (c *deployments) locate(ctx context.Context, batch *chain.Batch, name string, before uint64) (done bool,
+// differs compares the deployments from a block on with the nonce. It returns an endpoint that counts otherwise, and
+// its nonce before that block.
+func (c *deployments) differs(ctx context.Context, batch *chain.Batch, from uint64) (name string, nonce uint64,
 	err error) {
-	low, high := batch.From, batch.To
+	v := c.v
+	before, err := v.nonces(ctx, c.factory, from-min(from, 1))
+	if err != nil {
+		return "", 0, err
+	}
+
+	after, err := v.nonces(ctx, c.factory, batch.To)
+	if err != nil {
+		return "", 0, err
+	}
+
+	for n, begin := range before {
+		end, both := after[n]
+		if both && end-begin == c.deployed(batch.Logs, from, batch.To) {
+			if was := v.Counts(c.factory); was == NotAsked || was == Uncounted {
+				v.counts[c.factory] = Counted
+			}
+
+			return "", 0, nil
+		}
+
+		if both {
+			name, nonce = n, begin
+		}
+	}
+
+	if name != "" {
+		return name, nonce, nil
+	}
+
+	if v.counts[c.factory] != Uncounted {
+		v.cfg.Log.WarnContext(ctx, "no endpoint has the state of the factory at old blocks: its nonce is not compared "+
+			"with the deployments", slog.String("factory", c.factory.Hex()), slog.Uint64("block", from))
+	}
+
+	v.counts[c.factory] = Uncounted
+
+	return "", 0, nil
+}
+
+// locate proves the first block, from one on, in which an endpoint counts otherwise. added: that has given the batch a
+// deployment. Else the nonce counts something else there, or blocks of the chain prove nothing. Where others of them
+// do, the receipts may be withheld to hide a deployment, and nothing is decided without them.
+func (c *deployments) locate(ctx context.Context, batch *chain.Batch, from uint64, name string,
+	before uint64) (block uint64, added bool, err error) {
+	low, high := from, batch.To
 	for low < high {
 		middle := low + (high-low)/2
 		at, err := c.v.nonces(ctx, c.factory, middle)
 		if err != nil {
-			return false, err
+			return 0, false, err
 		}
 
 		nonce, there := at[name]
 		if !there {
-			return false, fmt.Errorf("%w: %s does not give the factory's nonce at block %d", chain.ErrNoHistory, name, middle)
+			return 0, false, fmt.Errorf("%w: %s does not give the factory's nonce at block %d", chain.ErrNoHistory, name, middle)
 		}
 
-		if nonce-before == c.deployed(batch.Logs, middle) {
+		if nonce-before == c.deployed(batch.Logs, from, middle) {
 			low = middle + 1
 		} else {
 			high = middle
@@ -119,24 +164,38 @@ func (c *deployments) locate(ctx context.Context, batch *chain.Batch, name strin
 	}
 
 	if _, proved := c.proved[low]; proved {
-		return true, nil
+		return low, false, nil
 	}
 
 	known := chain.ByBlock(batch.Logs)[low]
 	err = c.prove(ctx, batch, low)
 	if unproved := errors.Is(err, chain.ErrUnproved) && !errors.Is(err, chain.ErrWithheld); err != nil && !unproved {
-		return false, fmt.Errorf("the factory's nonce counts other deployments in block %d than there are logs: %w", low, err)
+		return 0, false, fmt.Errorf("the factory's nonce counts other deployments in block %d than there are logs: %w", low, err)
 	}
 
-	if err == nil && !slices.EqualFunc(known, chain.ByBlock(batch.Logs)[low], chain.SameLog) {
-		return false, nil
+	return low, err == nil && !slices.EqualFunc(known, chain.ByBlock(batch.Logs)[low], chain.SameLog), nil
+}
+
+// notAnnounced notes that the factory has created contracts in a block without a deployment, unless its own
+// construction did.
+func (c *deployments) notAnnounced(ctx context.Context, block uint64) error {
+	before, err := c.v.cfg.Source.Nonces(ctx, c.factory, block-min(block, 1))
+	if err != nil {
+		return fmt.Errorf("nonce of factory %s before block %d: %w", c.factory, block, err)
 	}
 
-	c.v.counts[c.factory] = OtherCreated
-	c.v.cfg.Log.WarnContext(ctx, "the factory creates other contracts too: its nonce is not compared with the deployments",
-		slog.String("factory", c.factory.Hex()), slog.Uint64("block", low))
+	for _, nonce := range before {
+		if nonce == 0 {
+			return nil
+		}
+	}
 
-	return true, nil
+	c.v.counts[c.factory] = NotAnnounced
+	c.created = append(c.created, Difference{Kind: Unannounced,
+		Chain: contract.Event{Emitter: c.factory, Escrow: c.factory, BlockNumber: block, BlockHash: c.proved[block].Hash},
+		Why:   "the factory has created a contract in this block, and no event that the ABI knows announces it"})
+
+	return nil
 }
 
 // nonces is a factory's at a block, by endpoint; 0 of one that is not there yet counts as 1.
@@ -153,11 +212,11 @@ func (v *Verifier) nonces(ctx context.Context, factory common.Address, block uin
 	return list, nil
 }
 
-// deployed is how many logs up to a block are the factory's deployments.
-func (c *deployments) deployed(logs []types.Log, to uint64) (n uint64) {
+// deployed is how many logs of some blocks are the factory's deployments.
+func (c *deployments) deployed(logs []types.Log, from, to uint64) (n uint64) {
 	for i := range logs {
 		l := &logs[i]
-		if l.BlockNumber > to || l.Address != c.factory {
+		if l.BlockNumber < from || l.BlockNumber > to || l.Address != c.factory {
 			continue
 		}
 

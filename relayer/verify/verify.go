@@ -11,7 +11,9 @@
 // What is found missing is stored and published (late, and so out of turn for its escrow) and raises an
 // alert. What is stored otherwise than on the chain, or proved absent, is retracted. What is
 // stored and merely absent from both readings of a chain without proof raises an alert and is left
-// alone, for a person to judge: nodes leave logs out. Without a usable second endpoint, what is proved to
+// alone, for a person to judge: nodes leave logs out. What a followed contract does and the ABI does not know
+// raises one too: a log under one of our topics that does not decode, a contract that a factory creates and no
+// event announces. Without a usable second endpoint, what is proved to
 // be missing is stored; only the watermark waits. Nothing is changed by what is of another branch than the
 // one that is stored: to take that back is the watches' affair. What an escrow emitted before its deployment
 // is missing only once its owner has admitted it; what of it is below the watermark then was read once.
@@ -132,17 +134,26 @@ const (
 	// empty on the chain
 	Differing = "differing"
 	Pruned    = "pruned" // missing, since RETENTION has removed the escrow's events: no fault
+	// a registered escrow or a followed factory has emitted a log under one of its topics that the ABI does not decode
+	Undecodable = "undecodable"
+	Unannounced = "unannounced" // a factory has created a contract, and the ABI knows no event that announces it
 )
 
-// ID of the event.
-func (d *Difference) ID() string { return d.event().ID() }
-
-func (d *Difference) event() *contract.Event {
-	if d.Kind == Missing || d.Kind == Pruned {
-		return &d.Chain
+// ID of the event; "-" of what is none.
+func (d *Difference) ID() string {
+	if d.Kind == Unannounced {
+		return "-"
 	}
 
-	return &d.Stored
+	return d.event().ID()
+}
+
+func (d *Difference) event() *contract.Event {
+	if d.Kind == Extra || d.Kind == Differing {
+		return &d.Stored
+	}
+
+	return &d.Chain
 }
 
 // Run verifies until ctx ends, under the leader's epoch, and returns nil. Its reading can wait:
@@ -240,6 +251,7 @@ func (v *Verifier) settle(ctx context.Context, epoch int64, span ledger.Verifiab
 	}
 
 	var missing, wrong []contract.Event
+	var odd []ledger.Finding
 	extra, missed := 0, 0
 	for _, d := range found {
 		log := []any{slog.String("event", d.ID()), slog.String("kind", d.Kind), slog.String("reason", d.Why)}
@@ -267,22 +279,43 @@ func (v *Verifier) settle(ctx context.Context, epoch int64, span ledger.Verifiab
 			extra++
 			v.cfg.Metrics.extra.Inc()
 			v.cfg.Log.ErrorContext(ctx, "the database has an event that the chain does not have", log...)
+		case Undecodable, Unannounced:
+			odd = note(odd, &d)
+			v.cfg.Log.ErrorContext(ctx, "a followed contract does what the ABI does not know",
+				append(log, slog.String("contract", d.Chain.Emitter.Hex()))...)
 		}
 	}
 
 	if extra > 0 {
-		if err := v.cfg.Ledger.FoundExtra(ctx, last, extra); err != nil {
-			return err
-		}
+		odd = append(odd, ledger.Finding{Kind: ledger.ExtraEvent, Block: last, Events: extra})
 	}
 
-	if _, err := v.cfg.Ledger.Repair(ctx, epoch, span, last, missing, wrong); err != nil {
+	if _, err := v.cfg.Ledger.Repair(ctx, epoch, span, last, missing, wrong, odd...); err != nil {
 		return err
 	}
 
 	v.cfg.Metrics.missing.Add(float64(missed))
 
 	return nil
+}
+
+// note adds a difference to the findings, of which there is one of each kind.
+func note(list []ledger.Finding, d *Difference) []ledger.Finding {
+	kind := ledger.UndecodableEvent
+	if d.Kind == Unannounced {
+		kind = ledger.UnannouncedContract
+	}
+
+	i := slices.IndexFunc(list, func(f ledger.Finding) bool { return f.Kind == kind })
+	if i < 0 {
+		i, list = len(list), append(list, ledger.Finding{Kind: kind})
+	}
+
+	list[i].Events++
+	list[i].Block = int64(d.Chain.BlockNumber)
+	list[i].Detail = fmt.Sprintf("contract %s in block %d: %s", d.Chain.Emitter, d.Chain.BlockNumber, d.Why)
+
+	return list
 }
 
 // onBranch makes sure that differences are of the branch that is stored, up to its newest block: one answer
@@ -431,7 +464,8 @@ func (v *Verifier) filter(ctx context.Context, from, to int64, others []common.A
 }
 
 // differences returns how the events of a batch differ from what is stored.
-func (c *claims) differences(ctx context.Context, batch *chain.Batch, events []contract.Event) ([]Difference, error) {
+func (c *claims) differences(ctx context.Context, batch *chain.Batch, events []contract.Event,
+	odd []*types.Log) ([]Difference, error) {
 	v := c.v
 	// The deployments of this very batch may be missing too: their escrows count as known.
 	known := map[common.Address]bool{}
@@ -442,6 +476,10 @@ func (c *claims) differences(ctx context.Context, batch *chain.Batch, events []c
 		} else if !known[e.Emitter] {
 			unknown = append(unknown, e.Emitter)
 		}
+	}
+
+	for _, l := range odd {
+		unknown = append(unknown, l.Address)
 	}
 
 	registered, err := v.cfg.Ledger.Registered(ctx, int64(batch.To), unknown)
@@ -482,7 +520,23 @@ func (c *claims) differences(ctx context.Context, batch *chain.Batch, events []c
 		}
 	}
 
+	for _, l := range odd {
+		if known[l.Address] || registered[l.Address] || c.factories.Has(l.Address, l.BlockNumber) &&
+			slices.Contains(v.cfg.ABI.FactoryTopics(), l.Topics[0]) {
+			found = append(found, undecodable(l))
+		}
+	}
+
 	return found, v.prune(ctx, found)
+}
+
+// undecodable is the difference that a log makes which the ABI does not decode.
+func undecodable(l *types.Log) Difference {
+	return Difference{Kind: Undecodable,
+		Chain: contract.Event{Escrow: l.Address, Emitter: l.Address, BlockNumber: l.BlockNumber, BlockHash: l.BlockHash,
+			TxHash: l.TxHash, LogIndex: l.Index},
+		Why: fmt.Sprintf("log %d of transaction %s under topic %s, with %d indexed arguments and %d bytes of data, is not as "+
+			"in the ABI", l.Index, l.TxHash, l.Topics[0], len(l.Topics)-1, len(l.Data))}
 }
 
 // differences compares events, place by place.

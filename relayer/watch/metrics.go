@@ -34,7 +34,7 @@ func NewMetrics(reg prometheus.Registerer, names []string) *Metrics {
 		duplicates: f.NewCounter(prometheus.CounterOpts{Name: "event_deduplication_hits",
 			Help: "Events that were stored already when this instance came to store them."}),
 		foreign: f.NewCounter(prometheus.CounterOpts{Name: "relayer_foreign_logs_total",
-			Help: "Logs of watched contracts under a known topic whose shape is not that of the event."}),
+			Help: "Logs of followed contracts under a known topic that the ABI does not decode."}),
 		retractions: f.NewCounter(prometheus.CounterOpts{Name: "relayer_retractions_total",
 			Help: "Published events that a reorganisation removed and that were retracted."}),
 		escrows: f.NewGauge(prometheus.GaugeOpts{Name: "relayer_escrows_monitored",

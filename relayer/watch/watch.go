@@ -116,8 +116,8 @@ func pause(ctx context.Context, d time.Duration, wake <-chan struct{}) {
 	}
 }
 
-// decode turns the selected logs into events of a factory's escrows. Logs of other shapes under our
-// topics are foreign: counted and ignored.
+// decode turns the selected logs into events of a factory's escrows. What the ABI does not decode is counted here, and
+// a finding of the second reading.
 func decode(abi *contract.ABI, logs []types.Log, want func(*types.Log) (factory common.Address, ours bool),
 	m *Metrics) ([]contract.Event, error) {
 	var events []contract.Event
