@@ -48,7 +48,10 @@ func TestSwallowedSessionEndsWithItsLease(t *testing.T) {
 			select {
 			case err := <-result:
 				require.ErrorIs(t, err, election.ErrLost)
-				require.ErrorContains(t, err, "lease")
+				if !contending { // else the deadline of the contender's statement may end first
+					require.ErrorContains(t, err, "lease")
+				}
+
 				require.False(t, s.Valid())
 			case <-time.After(time.Minute): // the lease is 5 s
 				t.Fatal("the session does not notice that nothing answers")
