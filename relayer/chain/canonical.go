@@ -25,8 +25,8 @@ const (
 )
 
 // anchor is the block to which a block is to be linked: the tip, or where that is too far above, the block at
-// its own height that two endpoints show (one with a word that counts, or that alone still has it). oneWord says that
-// only one of several endpoints that are configured is in use. ErrBehind: it is above the tip.
+// its own height that two endpoints show. oneWord says that only one of several endpoints that are configured is in
+// use. ErrBehind: it is above the tip.
 func (r *reader) anchor(ctx context.Context, n uint64) (to place, oneWord bool, err error) {
 	to, trust, oneWord := r.outlook.agreement.Anchor(n)
 	switch {
@@ -36,37 +36,76 @@ func (r *reader) anchor(ctx context.Context, n uint64) (to place, oneWord bool, 
 		return to, oneWord, nil
 	}
 
-	oneWord = len(r.pool.nodes) > 1 && r.outlook.agreement.Believes()
-	h, err := two(ctx, r, n, nil, func(ctx context.Context, e *endpoint.Node) (Header, bool, error) {
-		h, err := e.Header(ctx, n)
-		return h, false, err
-	}, func(a, b Header) bool { return a.Hash == b.Hash }, r.outlook.agreement.Counts, true)
+	list, oneWord, err := r.shown(ctx, []uint64{n})
+	if err != nil {
+		return to, oneWord, err
+	}
 
-	return place{n, h.Hash}, oneWord, err
+	return place{n, list[0].Hash}, oneWord, nil
 }
 
-// canonical returns the header at a height that is the chain's: it leads to its anchor.
-func (r *reader) canonical(ctx context.Context, n uint64) (h Header, oneWord bool, err error) {
-	anchor, oneWord, err := r.anchor(ctx, n)
-	if err != nil {
-		return h, oneWord, fmt.Errorf("header of block %d: %w", n, err)
+// shown are the headers at some heights far below the tip that two endpoints show (one with a word that counts, or
+// that alone still has the block).
+func (r *reader) shown(ctx context.Context, numbers []uint64) (list []Header, oneWord bool, err error) {
+	oneWord = len(r.pool.nodes) > 1 && r.outlook.agreement.Believes()
+	list, err = two(ctx, r, numbers[0], nil, func(ctx context.Context, e *endpoint.Node) ([]Header, bool, error) {
+		list, err := e.Headers(ctx, numbers)
+		return list, false, err
+	}, func(a, b []Header) bool {
+		return slices.EqualFunc(a, b, func(a, b Header) bool { return a.Hash == b.Hash })
+	}, r.outlook.agreement.Counts, true)
+
+	return list, oneWord, err
+}
+
+// canonical returns the headers at some heights, in their order, that are the chain's: each leads to its anchor.
+func (r *reader) canonical(ctx context.Context, numbers ...uint64) (list []Header, oneWord bool, err error) {
+	last := numbers[len(numbers)-1]
+	tip, _, oneWord := r.outlook.agreement.Anchor(last)
+	far, _ := slices.BinarySearch(numbers, tip.number-min(tip.number, deepest))
+	for some := range slices.Chunk(numbers[:far], headersAtOnce) {
+		more, alone, err := r.shown(ctx, some)
+		if err != nil {
+			return nil, alone, fmt.Errorf("headers of blocks %d to %d: %w", some[0], some[len(some)-1], err)
+		}
+
+		list, oneWord = append(list, more...), oneWord || alone
 	}
 
-	list, err := r.chain(ctx, n, n, anchor, anchor)
-	if err != nil {
-		return h, oneWord, fmt.Errorf("header of block %d: %w", n, err)
+	if far == len(numbers) {
+		return list, oneWord, nil
 	}
 
-	return list[0], oneWord, nil
+	first := numbers[far]
+	anchor, alone, err := r.anchor(ctx, last)
+	if err != nil {
+		return nil, alone, fmt.Errorf("header of block %d: %w", last, err)
+	}
+
+	linked, err := r.chain(ctx, first, last, anchor, anchor)
+	if err != nil {
+		return nil, alone, fmt.Errorf("headers of blocks %d to %d: %w", first, last, err)
+	}
+
+	for _, n := range numbers[far:] {
+		list = append(list, linked[n-first])
+	}
+
+	return list, oneWord || alone, nil
 }
 
 // Canonical returns the header at a height that is the chain's. Where one endpoint is configured and differs from the
 // known block, each machine behind its URL with the newest head must have left that one; the word of one of several
 // takes nothing back. ErrBehind, ErrDisagree: which block is there is open.
 func (r *reader) Canonical(ctx context.Context, n uint64, known common.Hash) (Header, error) {
-	h, oneWord, err := r.canonical(ctx, n)
+	list, oneWord, err := r.canonical(ctx, n)
+	if err != nil {
+		return Header{}, err
+	}
+
+	h := list[0]
 	switch {
-	case err != nil || known == (common.Hash{}) || h.Hash == known:
+	case known == (common.Hash{}) || h.Hash == known:
 	case oneWord:
 		err = fmt.Errorf("%w: the only endpoint in use has block %s at height %d, and not %s: another one of RPC_URLS has "+
 			"to say so too", ErrDisagree, h.Hash, n, known)
@@ -121,12 +160,12 @@ func two[T any](ctx context.Context, r *reader, need uint64, avoid *endpoint.Nod
 // the chain's blocks prove nothing. ErrWithheld: others of them do. ErrDisagree, ErrBehind: which
 // block is there is open.
 func (r *reader) Prove(ctx context.Context, n uint64, f *Filter) (h Header, logs []types.Log, err error) {
-	h, oneWord, err := r.canonical(ctx, n)
+	list, oneWord, err := r.canonical(ctx, n)
 	if err != nil {
 		return h, nil, err
 	}
 
-	if oneWord {
+	if h = list[0]; oneWord {
 		return h, nil, fmt.Errorf("%w: only one endpoint is in use, and its word for block %d repairs nothing", ErrDisagree,
 			n)
 	}

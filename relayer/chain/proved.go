@@ -40,8 +40,7 @@ func (o *outlook) atLeast(blocks uint64, in time.Duration) uint64 {
 }
 
 // proveEvents puts what is proved of the blocks that have logs in the place of what one endpoint has said of
-// them, where Config.Proof wants it. What is read a second time is compared by its reader, and proved where
-// it differs.
+// them, where Config.Proof wants it.
 func (r *reader) proveEvents(ctx context.Context, b Batch) (Batch, error) {
 	if !r.laws.Headers.Holds() || endpoint.IsLater(ctx) {
 		return b, nil
@@ -58,29 +57,36 @@ func (r *reader) proveEvents(ctx context.Context, b Batch) (Batch, error) {
 		return b, nil
 	}
 
+	headers, _, err := r.canonical(ctx, slices.Sorted(maps.Keys(claimed))...)
+	if err != nil {
+		return Batch{}, err
+	}
+
 	var mu sync.Mutex
 	proved := map[uint64][]types.Log{}
 	g, inner := errgroup.WithContext(ctx)
-	g.SetLimit(r.flight.width())
-	for n, logs := range claimed {
+	g.SetLimit(provedInFlight)
+	for some := range slices.Chunk(headers, provedAtOnce) {
 		g.Go(func() error {
-			h, _, err := r.canonical(inner, n)
-			if err != nil {
-				return err
-			}
+			together := r.together(inner, some, b.Filter)
+			for _, h := range some {
+				logs, isProved := together[h.Number]
+				said := reading{logs: logs, proved: isProved}
+				if !isProved {
+					var err error
+					if said, err = r.logsOf(inner, h, b.Filter, nil); err != nil {
+						return fmt.Errorf("prove block %d: %w", h.Number, err)
+					}
+				}
 
-			said, err := r.logsOf(inner, h, b.Filter, nil)
-			if err != nil {
-				return fmt.Errorf("prove block %d: %w", n, err)
-			}
+				if said.proved {
+					Refute(inner, b.By, claimed[h.Number], h, said.logs)
+				}
 
-			if said.proved {
-				Refute(ctx, b.By, logs, h, said.logs)
+				mu.Lock()
+				proved[h.Number] = said.logs
+				mu.Unlock()
 			}
-
-			mu.Lock()
-			defer mu.Unlock()
-			proved[n] = said.logs
 
 			return nil
 		})
@@ -93,6 +99,28 @@ func (r *reader) proveEvents(ctx context.Context, b Batch) (Batch, error) {
 	b.Logs = Replace(b.Logs, proved)
 
 	return b, nil
+}
+
+// Of a range so many blocks are proved in one batch, and so many batches are in flight. Several ranges are in flight.
+const provedAtOnce, provedInFlight = 8, 2
+
+// together returns the logs of blocks that a batch proves, by their numbers, from whichever endpoint is asked first. In
+// a time of large blocks there is none.
+func (r *reader) together(ctx context.Context, headers []Header, f *Filter) (logs map[uint64][]types.Log) {
+	headers = slices.DeleteFunc(slices.Clone(headers), func(h Header) bool { return !h.Proved || excluded(h, f) })
+	if len(headers) < 2 || r.flight.width() < endpoint.RangesInFlight {
+		return nil
+	}
+
+	_ = r.pool.ask(ctx, headers[len(headers)-1].Number, nil, func(ctx context.Context, n *endpoint.Node) error {
+		var size int
+		logs, size = n.ReadProved(ctx, headers, f)
+		r.flight.landed(size/len(headers), nil)
+
+		return nil
+	})
+
+	return logs
 }
 
 // Replace returns logs with those of some blocks replaced, in the chain's order.

@@ -106,10 +106,6 @@ func (r *reader) ranges(ctx context.Context, from, to uint64, f *Filter, avoid *
 				b, err = r.following(ctx, &before, b, last, avoid)
 			}
 
-			if err == nil && avoid == nil {
-				b, err = r.proveEvents(ctx, b)
-			}
-
 			if !yield(b, err) || err != nil {
 				return false
 			}
@@ -146,7 +142,8 @@ func (r *reader) following(ctx context.Context, before *Batch, b Batch, last uin
 	return b, nil
 }
 
-// readRange reads a range, or the first blocks of it.
+// readRange reads a range, or the first blocks of it, and proves what Config.Proof wants proved. What is read a second
+// time is compared by its reader, and proved where it differs.
 func (r *reader) readRange(ctx context.Context, from, to uint64, f *Filter, avoid *endpoint.Node) (b Batch,
 	err error) {
 	err = r.pool.ask(ctx, to, avoid, func(ctx context.Context, n *endpoint.Node) (err error) {
@@ -158,7 +155,11 @@ func (r *reader) readRange(ctx context.Context, from, to uint64, f *Filter, avoi
 		return Batch{}, fmt.Errorf("read blocks %d to %d: %w", from, to, err)
 	}
 
-	return b, nil
+	if avoid != nil {
+		return b, nil
+	}
+
+	return r.proveEvents(ctx, b)
 }
 
 // plan is how many blocks to ask for: as many as the endpoint that is likely to be asked answers for.

@@ -54,11 +54,72 @@ func (n *Node) receiptsOf(ctx context.Context, h rpc.Header, q *rpc.Call) (toget
 		}
 	}
 
-	if err == nil && h.Proved {
-		err = n.proveReceipts(ctx, h, q)
+	if err != nil || !h.Proved {
+		return together, err
+	}
+
+	under, err := n.proveReceipts(ctx, h, q)
+	if err == nil && len(q.Logs) > 0 {
+		var body *rpc.Call
+		if body, err = n.body(ctx, h); err == nil {
+			err = n.ownTransactions(ctx, h, body, q, under)
+		}
 	}
 
 	return together, err
+}
+
+// ReadProved is ReadBlock of several blocks with proved headers: their receipts come in one batch, and their
+// transactions in another. It returns the logs that match of those that are proved so, by their numbers. Whatever keeps
+// another one from it, that one is to be read by itself. size is how many bytes of receipts were read.
+func (n *Node) ReadProved(ctx context.Context, headers []rpc.Header, f *Filter) (proved map[uint64][]types.Log,
+	size int) {
+	if n.noReceipts.holds() {
+		return nil, 0
+	}
+
+	receipts := make([]*rpc.Call, len(headers))
+	for i, h := range headers {
+		receipts[i] = &rpc.Call{Method: rpc.GetReceipts, Params: `["` + h.Hash.Hex() + `"]`, Keep: ofBlock(h, f),
+			Encode: true}
+	}
+
+	if n.sendLogs(ctx, n.cfg.MaxBytes, receipts) != nil {
+		return nil, 0
+	}
+
+	proved = map[uint64][]types.Log{}
+	var open []int // whose transactions are asked for
+	var under []int
+	var bodies []*rpc.Call
+	for i, h := range headers {
+		q := receipts[i]
+		size += q.Bytes
+		if q.Err != nil || n.ofHeader(h, q) != nil {
+			continue
+		}
+
+		switch rooted, err := n.proveReceipts(ctx, h, q); {
+		case err != nil:
+		case len(q.Logs) == 0:
+			proved[h.Number] = []types.Log{}
+		default:
+			open, under, bodies = append(open, i), append(under, rooted), append(bodies, bodyOf(h))
+		}
+	}
+
+	if len(open) == 0 || n.sendLogs(ctx, n.cfg.MaxBytes, bodies) != nil {
+		return proved, size
+	}
+
+	for j, i := range open {
+		h, q := headers[i], bodies[j]
+		if q.Err == nil && !q.Null() && n.ownTransactions(ctx, h, q, receipts[i], under[j]) == nil {
+			proved[h.Number] = receipts[i].Logs
+		}
+	}
+
+	return proved, size
 }
 
 // together asks for all receipts of a block. errNoReceipts: the node refuses them so.
@@ -108,28 +169,26 @@ func refuses(err error, given bool) bool {
 }
 
 // proveReceipts proves receipts by a block's header. What is listed behind those that make the root, as some
-// chains list transactions of their own, is under no root: the rest is proved where none of it is asked for.
+// chains list transactions of their own, is under no root: the rest is proved where none of it is asked for. It returns
+// how many are under the root.
 // ErrUnproved: the chain makes roots otherwise.
-func (n *Node) proveReceipts(ctx context.Context, h rpc.Header, q *rpc.Call) error {
+func (n *Node) proveReceipts(ctx context.Context, h rpc.Header, q *rpc.Call) (under int, err error) {
 	law := n.cfg.Laws.Receipts
 	under, found := rooted(q.Encoded, h.Receipts)
 	beside := slices.ContainsFunc(q.Places, func(p rpc.Place) bool { return p.Tx >= uint(under) })
 	switch {
 	case found && beside:
-		return fmt.Errorf("%w: logs of block %d are under no root", ErrUnproved, h.Number)
+		return 0, fmt.Errorf("%w: logs of block %d are under no root", ErrUnproved, h.Number)
 	case !found && (q.Unfit || behind(q.Encoded, h.Receipts)):
-		return fmt.Errorf("%w: those of block %d are too large, of an unknown type, or behind others that are under no root",
+		return 0, fmt.Errorf("%w: those of block %d are too large, of an unknown type, or behind others that are under no root",
 			ErrUnproved, h.Number)
 	case !found || displaced(q):
-		return n.unproved(ctx, law, h, "receipts", fmt.Appendf(nil, "%x", q.Encoded))
+		return 0, n.unproved(ctx, law, h, "receipts", fmt.Appendf(nil, "%x", q.Encoded))
 	}
 
 	law.Kept()
-	if len(q.Logs) == 0 {
-		return nil
-	}
 
-	return n.ownTransactions(ctx, h, q, under)
+	return under, nil
 }
 
 // mostBeside is how many items may be listed behind those that make a root.
@@ -185,13 +244,8 @@ func (n *Node) unproved(ctx context.Context, law *Law, h rpc.Header, what string
 
 // ownTransactions tests that as many receipts as are under the root are of the transactions in the block, each in its
 // place.
-func (n *Node) ownTransactions(ctx context.Context, h rpc.Header, receipts *rpc.Call, under int) error {
+func (n *Node) ownTransactions(ctx context.Context, h rpc.Header, q, receipts *rpc.Call, under int) error {
 	law := n.cfg.Laws.Bodies
-	q, err := n.body(ctx, h)
-	if err != nil {
-		return err
-	}
-
 	of, found := rooted(q.Encoded, h.Body)
 	switch {
 	case !found && q.Unfit:
@@ -207,9 +261,14 @@ func (n *Node) ownTransactions(ctx context.Context, h rpc.Header, receipts *rpc.
 	return nil
 }
 
+// bodyOf is the question for a block's transactions.
+func bodyOf(h rpc.Header) *rpc.Call {
+	return &rpc.Call{Method: rpc.GetByHash, Params: `["` + h.Hash.Hex() + `",true]`, Encode: true}
+}
+
 // body asks for a block's transactions.
 func (n *Node) body(ctx context.Context, h rpc.Header) (*rpc.Call, error) {
-	q := &rpc.Call{Method: rpc.GetByHash, Params: `["` + h.Hash.Hex() + `",true]`, Encode: true}
+	q := bodyOf(h)
 	err := n.large(ctx, q)
 	if err == nil && q.Null() {
 		err = rpc.ErrBehind
