@@ -89,27 +89,35 @@ func (runs backfillRuns) add(ctx context.Context, o *Options, l *lab.Lab, run in
 
 	o.say("backfill: floor %.0f/s", rate)
 	runs.note("floor", rate)
-	ways := []way{{"escrow", false}, {"escrow", true}, {"slot", false}, {"slot", true}}
+	ways := []way{{key: "escrow"}, {key: "escrow", held: true}, {key: "slot"}, {key: "slot", held: true}}
+	if o.Base != "" {
+		ways = slices.Insert(ways, 2, way{key: "escrow", base: true}, way{key: "escrow", held: true, base: true})
+	}
+
 	if run%2 == 1 { // no way is always the last
 		slices.Reverse(ways)
 	}
 
 	for _, w := range ways {
-		r, err := backfillOnce(ctx, l, fmt.Sprintf("%s_%d", w.name("backfill"), run), template, w, chain, end)
+		r, err := backfillBy(ctx, o, l, fmt.Sprintf("%s_%d", w.name("backfill"), run), template, w, chain, end)
 		if err != nil {
 			return err
 		}
 
-		o.say("backfill: key %s: stored %.0f/s, %s %.0f/s, %.0f MiB, %.0f bytes of WAL per event",
-			w.key, r.stored, w.verb(), r.published, r.peak, r.wal)
+		o.say("backfill: %s: stored %.0f/s, %s %.0f/s, %.0f MiB, %.0f bytes of WAL per event",
+			w.name("key"), r.stored, w.verb(), r.published, r.peak, r.wal)
 		runs.note(w.name("published"), r.published)
-		runs.note("peak", r.peak)
+		runs.note(w.of("peak"), r.peak)
 		if !w.held {
 			continue
 		}
 
-		runs.note("stored", r.stored)
-		runs.note("wal", r.wal)
+		runs.note(w.of("stored"), r.stored)
+		runs.note(w.of("wal"), r.wal)
+		if w.base {
+			continue
+		}
+
 		rate, err := plain(ctx, r.messages)
 		if err != nil {
 			return fmt.Errorf("publish from memory: %w", err)
@@ -135,29 +143,50 @@ func (runs backfillRuns) figures(o *Options) []Figure {
 	share := func(name string, of float64, rates []float64) Figure { return against(name, base, of, rates) }
 	drained := func(key string) Figure {
 		return against("backfill.drained."+key, Quantile(runs["plain_"+key], 0.5), 0.8,
-			runs[way{key, true}.name("published")])
+			runs[way{key: key, held: true}.name("published")])
 	}
 
-	return []Figure{
+	// The binary of an earlier round, in the same runs: a figure below it is a step back, whatever the machine.
+	baseline := func(name string, ours, theirs []float64) Figure {
+		return against("backfill.baseline."+name, Quantile(theirs, 0.5), 1, ours)
+	}
+	published := way{key: "escrow"}
+
+	figures := []Figure{
 		o.atLeast("backfill.floor", "events/s", 0, runs["floor"]),
 		share("backfill.stored", 0.7, runs["stored"]),
-		share("backfill.published.escrow", 0.5, runs[way{"escrow", false}.name("published")]),
-		share("backfill.published.slot", 0.5, runs[way{"slot", false}.name("published")]),
+		share("backfill.published.escrow", 0.5, runs[published.name("published")]),
+		share("backfill.published.slot", 0.5, runs[way{key: "slot"}.name("published")]),
 		o.atLeast("backfill.plain.escrow", "events/s", 0, runs["plain_escrow"]), drained("escrow"),
 		o.atLeast("backfill.plain.slot", "events/s", 0, runs["plain_slot"]), drained("slot"),
 		o.atMost("backfill.peak", "MiB", 140, Quantile(runs["peak"], 0.5), runs["peak"]),
 		o.atMost("backfill.wal", "bytes/event", 0, Quantile(runs["wal"], 0.5), runs["wal"]),
 	}
+	if o.Base == "" {
+		return figures
+	}
+
+	return append(figures, baseline("stored", runs["stored"], runs[way{base: true}.of("stored")]),
+		baseline("published", runs[published.name("published")],
+			runs[way{key: "escrow", base: true}.name("published")]))
 }
 
-// way is how a backfill is run: the ordering key, and whether Pub/Sub holds its answers until
-// everything is stored.
+// way is how a backfill is run: the ordering key, whether Pub/Sub holds its answers until
+// everything is stored, and by which binary.
 type way struct {
-	key  string
-	held bool
+	key        string
+	held, base bool
 }
 
-func (w way) name(of string) string { return fmt.Sprintf("%s_%s_%t", of, w.key, w.held) }
+func (w way) name(of string) string { return fmt.Sprintf("%s_%s_%t", w.of(of), w.key, w.held) }
+
+func (w way) of(figure string) string {
+	if w.base {
+		return figure + "_base"
+	}
+
+	return figure
+}
 
 func (w way) verb() string {
 	if w.held {
@@ -225,6 +254,17 @@ type measured struct {
 	peak              float64 // largest resident memory of the process, MiB
 	wal               float64 // bytes per event, while Pub/Sub held its answers
 	messages          []testpubsub.Message
+}
+
+// backfillBy is backfillOnce of the binary that is measured, or of the baseline, which makes its own tables.
+func backfillBy(ctx context.Context, o *Options, l *lab.Lab, name, template string, w way, chain truth,
+	end uint64) (r measured, err error) {
+	if w.base {
+		defer func(bin string) { l.Bin = bin }(l.Bin)
+		l.Bin, template = o.Base, ""
+	}
+
+	return backfillOnce(ctx, l, name, template, w, chain, end)
 }
 
 // backfillOnce runs one instance on an empty database until everything is published, and compares

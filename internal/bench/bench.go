@@ -20,6 +20,7 @@ import (
 // Options of a run.
 type Options struct {
 	Bin     string  // the relayer's binary
+	Base    string  // the binary of an earlier round, which Backfill measures beside it; empty: none
 	Scale   float64 // factor of all sizes; targets hold for 1
 	Runs    int     // per figure whose median is taken
 	Trials  int     // per kind of failover

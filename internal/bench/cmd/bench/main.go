@@ -4,6 +4,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -95,6 +96,12 @@ func run(ctx context.Context, o *bench.Options, only, out string) (err error) {
 		}
 	}
 
+	if only == "" || only == "backfill" {
+		if o.Base, err = baseline(ctx); err != nil {
+			return fmt.Errorf("build the baseline: %w", err)
+		}
+	}
+
 	commit, err := exec.CommandContext(ctx, "git", "describe", "--always", "--dirty").Output()
 	if err != nil {
 		commit = []byte("unknown")
@@ -132,4 +139,51 @@ func run(ctx context.Context, o *bench.Options, only, out string) (err error) {
 	}
 
 	return os.WriteFile(out, append(body, '\n'), 0o644) //nolint:gosec // not secret
+}
+
+// baseline is the binary of the commit that internal/bench/BASELINE names, built once and kept in the cache folder;
+// empty where the clone does not have that commit.
+func baseline(ctx context.Context) (bin string, err error) {
+	named, err := os.ReadFile("internal/bench/BASELINE")
+	if err != nil {
+		return "", err
+	}
+
+	commit := strings.TrimSpace(string(named))
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return "", err
+	}
+
+	bin = filepath.Join(cache, "escrow-relayer", "baseline-"+commit)
+	if _, err := os.Stat(bin); err == nil {
+		return bin, nil
+	}
+
+	run := func(dir, name string, args ...string) error {
+		c := exec.CommandContext(ctx, name, args...)
+		c.Dir, c.Stderr = dir, os.Stderr
+
+		return c.Run()
+	}
+	if run("", "git", "cat-file", "-e", commit+"^{commit}") != nil {
+		fmt.Fprintln(os.Stderr, "bench: this clone lacks the baseline", commit+": nothing is compared with it")
+		return "", nil
+	}
+
+	dir, err := os.MkdirTemp("", "escrow-baseline-")
+	if err != nil {
+		return "", err
+	}
+	defer os.RemoveAll(dir)
+	tree := filepath.Join(dir, "tree")
+	if err := run("", "git", "worktree", "add", "--detach", tree, commit); err != nil {
+		return "", err
+	}
+
+	defer func() {
+		err = errors.Join(err, run("", "git", "worktree", "remove", "--force", tree))
+	}()
+
+	return bin, run(tree, "go", "build", "-trimpath", "-o", bin, "./cmd/escrow-relayer")
 }
