@@ -9,9 +9,12 @@ import (
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/common/hexutil"
 	"github.com/ethereum/go-ethereum/core/types"
+	"github.com/ethereum/go-ethereum/crypto"
 	"github.com/stretchr/testify/require"
 
+	"github.com/fusion-prime/escrow-relayer/relayer/chain/proof"
 	"github.com/fusion-prime/escrow-relayer/relayer/chain/rpc"
 )
 
@@ -186,4 +189,78 @@ func TestLooseNumbers(t *testing.T) {
 	}
 	s := start(t, Config{URLs: []string{n.server.URL}, ChainID: 1, Finality: Latest})
 	await(t, s, func(v View) bool { return v.Target == 5 })
+}
+
+// A fork brings a type of transactions that nobody knows yet. Its receipts are encoded as those of all types so far
+// (EIP-2718), and the node gives its transactions as they are in the block: both are proved.
+func TestUnknownTypeIsProved(t *testing.T) {
+	for _, raw := range []bool{true, false} {
+		t.Run(fmt.Sprintf("the node gives raw transactions %t", raw), func(t *testing.T) {
+			t.Parallel()
+			chain := newChain(20, 2, 0)
+			chain.seal()
+			encoded, hash := chain.unknownType()
+			n := startNode(t, chain)
+			n.receipts = true
+			n.lie = func(method string, params []json.RawMessage) (any, error) {
+				n.mu.Lock()
+				defer n.mu.Unlock()
+				answer, err := n.answer(method, params)
+				b, _ := answer.(map[string]any)
+				switch {
+				case method == rpc.GetRaw && raw && string(params[0]) == fmt.Sprintf("%q", hash):
+					return hexutil.Bytes(encoded), nil
+				case b != nil && b["number"] == "0x14" && len(params) == 2 && string(params[1]) == "true":
+					b["transactions"] = []any{map[string]any{"type": "0x5", "hash": hash, "novelty": "0x1"}}
+				case b != nil && b["number"] == "0x14":
+					b["transactions"] = []common.Hash{hash}
+				}
+
+				return answer, err
+			}
+			s := start(t, Config{URLs: []string{n.server.URL}, ChainID: 1, Finality: Latest})
+			await(t, s, func(v View) bool { return v.Target == 20 })
+			if raw {
+				got, _ := collect(t, s, 1, 20, filterA())
+				require.True(t, slices.EqualFunc(chain.all(1, 20), got, SameLog))
+				require.False(t, s.unproved.Load())
+			} else { // one endpoint alone could invent the type, and the hash
+				collect(t, s, 1, 19, filterA())
+				for _, err := range s.Read(t.Context(), 20, 20, filterA()) {
+					require.ErrorContains(t, err, "none proves what is in it")
+				}
+			}
+
+			require.Empty(t, s.Faults())
+		})
+	}
+}
+
+// unknownType makes the transaction of the newest block one of a type that nobody knows.
+func (c *testChain) unknownType() (encoded []byte, hash common.Hash) {
+	h := &c.headers[len(c.headers)-1]
+	b, logs := c.sealed[h.Hash], c.logs[h.Hash]
+	encoded = []byte{5, 0xc1, 0x80}
+	hash = crypto.Keccak256Hash(encoded)
+	r := b.receipts[0]
+	r.Type, r.TxHash = 5, hash
+	under := proof.Receipt{Type: 5, Status: 1, Gas: r.CumulativeGasUsed, Bloom: r.Bloom}
+	for i := range logs {
+		under.Logs = proof.AppendLog(under.Logs, logs[i].Address, logs[i].Topics, logs[i].Data)
+	}
+
+	content, _ := under.Encode()
+	b.header.TxHash, b.header.ReceiptHash = proof.Root([][]byte{encoded}), proof.Root([][]byte{content})
+	h.Hash = b.header.Hash()
+	for i := range logs {
+		logs[i].BlockHash, logs[i].TxHash = h.Hash, hash
+	}
+
+	for _, l := range r.Logs {
+		l.BlockHash, l.TxHash = h.Hash, hash
+	}
+
+	r.BlockHash, c.sealed[h.Hash], c.logs[h.Hash] = h.Hash, b, logs
+
+	return encoded, hash
 }

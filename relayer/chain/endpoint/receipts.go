@@ -3,12 +3,15 @@ package endpoint
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
 
 	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/common/hexutil"
 	"github.com/ethereum/go-ethereum/core/types"
+	"github.com/ethereum/go-ethereum/crypto"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/chain/proof"
 	"github.com/fusion-prime/escrow-relayer/relayer/chain/rpc"
@@ -246,6 +249,12 @@ func (n *Node) unproved(ctx context.Context, law *Law, h rpc.Header, what string
 // place.
 func (n *Node) ownTransactions(ctx context.Context, h rpc.Header, q, receipts *rpc.Call, under int) error {
 	law := n.cfg.Laws.Bodies
+	if q.Unfit {
+		if err := n.raw(ctx, q); err != nil {
+			return err
+		}
+	}
+
 	of, found := rooted(q.Encoded, h.Body)
 	switch {
 	case !found && q.Unfit:
@@ -257,6 +266,33 @@ func (n *Node) ownTransactions(ctx context.Context, h rpc.Header, q, receipts *r
 	}
 
 	law.Kept()
+
+	return nil
+}
+
+// raw asks for the transactions of a body of a type that nobody knows: as they are in the block, they hash to what
+// they are called. A node that does not give them leaves them as they are.
+func (n *Node) raw(ctx context.Context, body *rpc.Call) error {
+	var calls []*rpc.Call
+	var at []int
+	for i, item := range body.Encoded {
+		if item == nil {
+			calls = append(calls, &rpc.Call{Method: rpc.GetRaw, Params: `["` + body.Hashes[i].Hex() + `"]`})
+			at = append(at, i)
+		}
+	}
+
+	if err := n.sendLogs(ctx, n.cfg.MaxBytes, calls); err != nil && rpc.Classify(err) != rpc.Unsupported {
+		return err
+	}
+
+	for j, i := range at {
+		var item hexutil.Bytes
+		if calls[j].Err == nil && json.Unmarshal(calls[j].Result, &item) == nil &&
+			crypto.Keccak256Hash(item) == body.Hashes[i] {
+			body.Encoded[i] = item
+		}
+	}
 
 	return nil
 }

@@ -42,17 +42,18 @@ func AppendLog(b []byte, address common.Address, topics []common.Hash, data []by
 	return append(b, encoded...)
 }
 
-// Deposit is the type of a deposit on the OP stack.
-const Deposit = 0x7e
+// Deposit is the type of a deposit on the OP stack, mostType the highest that EIP-2718 allows.
+const Deposit, mostType = 0x7e, 0x7f
 
-// Encode returns a receipt as it is in the trie under the receipts root, or nil of an unknown type: it may have other
-// fields there. Arbitrum's types (0x64 to 0x6a) are encoded as Ethereum's are (OffchainLabs/go-ethereum,
-// core/types/receipt.go, EncodeIndex). Those of a deposit on the OP stack have its nonce and version behind them from
-// Canyon on, where the node gives both; the nonce alone, which Regolith added, is in no root (OP stack specification,
-// deposits, "Deposit Receipt").
-func (r *Receipt) Encode() []byte {
-	if r.Type > types.SetCodeTxType && r.Type != Deposit && (r.Type < arbitrumDeposit || r.Type > arbitrumInternal) {
-		return nil
+// Encode returns a receipt as it is in the trie under the receipts root, or nil where its type is none of EIP-2718.
+// known is whether the type is known to be encoded so: all of Ethereum's so far are alike, and one of another chain,
+// or to come, may have other fields. Arbitrum's types (0x64 to 0x6a) are encoded as Ethereum's are
+// (OffchainLabs/go-ethereum, core/types/receipt.go, EncodeIndex). Those of a deposit on the OP stack have its nonce and
+// version behind them from Canyon on, where the node gives both; the nonce alone, which Regolith added, is in no root
+// (OP stack specification, deposits, "Deposit Receipt").
+func (r *Receipt) Encode() (b []byte, known bool) {
+	if r.Type > mostType {
+		return nil, false
 	}
 
 	status := r.Root
@@ -70,12 +71,13 @@ func (r *Receipt) Encode() []byte {
 		}
 	}
 
-	var b []byte
 	if r.Type != types.LegacyTxType {
 		b = append(b, byte(r.Type))
 	}
 
-	return append(appendHead(b, 0xc0, len(content)), content...)
+	known = r.Type <= types.SetCodeTxType || r.Type == Deposit || r.Type >= arbitrumDeposit && r.Type <= arbitrumInternal
+
+	return append(appendHead(b, 0xc0, len(content)), content...), known
 }
 
 // Transaction returns a transaction as it is in the trie under the transactions root, and its hash, of one

@@ -89,3 +89,16 @@ func TestSocketThatAnswersAPartOfABatch(t *testing.T) {
 		})
 	}
 }
+
+// A redirect is not followed: it would carry a batch, and maybe a key, to a place that nobody configured. The error names
+// the place, and no more of its URL.
+func TestRedirectIsNamed(t *testing.T) {
+	server := httptest.NewServer(http.RedirectHandler("https://other.example/v2/secret", http.StatusPermanentRedirect))
+	t.Cleanup(server.Close)
+	c := NewHTTP(server.URL, nil)
+	t.Cleanup(c.Close)
+	_, err := c.Exchange(t.Context(), []*Call{ByNumber(1)}, 1<<20)
+	require.ErrorContains(t, err, "https://other.example")
+	require.ErrorContains(t, err, "308")
+	require.NotContains(t, err.Error(), "secret")
+}

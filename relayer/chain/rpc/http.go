@@ -82,6 +82,10 @@ func (t *HTTP) Exchange(ctx context.Context, calls []*Call, limit int64) (Traffi
 		return traffic, fmt.Errorf("%w: %d bytes", ErrTooLarge, resp.ContentLength)
 	case resp.StatusCode != http.StatusOK:
 		err = m.refusal(resp.StatusCode)
+		if to, none := resp.Location(); none == nil { // its path may hold a key
+			err = &Page{Status: resp.StatusCode, Text: "it sends to " + short(to.Scheme+"://"+to.Host) +
+				", which is not followed: name the place in RPC_URLS itself"}
+		}
 	default:
 		err = m.deliver(calls, first)
 	}
@@ -143,9 +147,12 @@ func pageText(b []byte) string {
 		text = j.Message + " " + strings.Trim(string(j.Error), `"`) + " " + strings.Trim(string(j.Result), `"`)
 	}
 
-	text = spaces.ReplaceAllString(markup.ReplaceAllString(text, " "), " ")
-	text = strings.ToValidUTF8(strings.TrimSpace(text), "")
+	return short(spaces.ReplaceAllString(markup.ReplaceAllString(text, " "), " "))
+}
 
+// short is the beginning of what somebody else has written.
+func short(text string) string {
+	text = strings.ToValidUTF8(strings.TrimSpace(text), "")
 	return text[:min(len(text), maxReason)]
 }
 

@@ -234,8 +234,8 @@ func (a *Answer) receipt(m *message, q *Call) error {
 			p.Deposit = []uint64{uint64(*r.Nonce), uint64(*r.Version)}
 		}
 
-		item := p.Encode()
-		a.Unfit = a.Unfit || item == nil
+		item, known := p.Encode()
+		a.Unfit = a.Unfit || !known
 		a.encoded(item, r.TxHash)
 	}
 

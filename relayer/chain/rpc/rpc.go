@@ -45,6 +45,7 @@ const (
 	GetLogs     = "eth_getLogs"
 	GetReceipts = "eth_getBlockReceipts"
 	GetReceipt  = "eth_getTransactionReceipt"
+	GetRaw      = "eth_getRawTransactionByHash"
 	Subscribe   = "eth_subscribe"
 )
 
@@ -107,7 +108,7 @@ type Answer struct {
 	Encoded [][]byte
 	Hashes  []common.Hash
 	Places  []Place
-	Unfit   bool // they are too large to be held, or of a type that is not known: the root cannot be computed
+	Unfit   bool // they are too large to be held, or of a type that is not known: they may make another root
 	held    int  // bytes of memory that Logs have
 	Bytes   int  // that logs or receipts had as they came
 	Err     error
