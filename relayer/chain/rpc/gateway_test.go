@@ -90,8 +90,8 @@ func TestSocketThatAnswersAPartOfABatch(t *testing.T) {
 	}
 }
 
-// A redirect is not followed: it would carry a batch, and maybe a key, to a place that nobody configured. The error names
-// the place, and no more of its URL.
+// A redirect is not followed: it would carry a batch, and maybe a key, to a place that nobody configured. The error
+// names the place, and no more of its URL.
 func TestRedirectIsNamed(t *testing.T) {
 	server := httptest.NewServer(http.RedirectHandler("https://other.example/v2/secret", http.StatusPermanentRedirect))
 	t.Cleanup(server.Close)
