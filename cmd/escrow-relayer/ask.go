@@ -8,9 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"strings"
 	"time"
-	"unicode"
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
@@ -19,6 +17,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/config"
 	"github.com/fusion-prime/escrow-relayer/relayer/database"
 	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
+	"github.com/fusion-prime/escrow-relayer/relayer/redact"
 )
 
 // readTimeout bounds one reading of the database for an operator: it takes milliseconds, but a
@@ -147,14 +146,7 @@ func newTable(w io.Writer, columns ...any) table.Writer {
 type printable struct{ io.Writer }
 
 func (p printable) Write(b []byte) (int, error) {
-	text := strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) && r != '\n' && r != '\t' {
-			return '\uFFFD'
-		}
-
-		return r
-	}, string(b))
-	if _, err := io.WriteString(p.Writer, text); err != nil {
+	if _, err := io.WriteString(p.Writer, redact.Printable(string(b))); err != nil {
 		return 0, err
 	}
 

@@ -28,7 +28,7 @@ func doctorCommand() *cobra.Command {
 		Long: `Test everything that an instance with this configuration needs, and leave nothing behind: the database, its rights, that it takes a commit, its clock, that a connection is one server
 session; the schema; the topics and the right to publish; and of each RPC endpoint the chain, the head, safe and finalized, how many blocks it gives the logs of at
 once, how far back its headers, logs and state go, what its answers prove (headers by their hash, logs by receipts, deployments by the factory's nonce), and how fast
-it is (at most some 200 requests each); and who can read the files with keys that SENDERS_FILE names. Prints the variables to set.
+it is (at most some 200 requests each); and the file of HTTP_TOKEN_FILE; and who can read it, and the files with keys that SENDERS_FILE names. Prints the variables to set.
 Configuration as for run.
 
 With --operator it examines the database login of a person instead: what it may read, and which tasks of the runbooks it cannot do. A right to write that is

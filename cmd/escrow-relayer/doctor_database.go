@@ -293,8 +293,8 @@ func (d *doctor) strangers(ctx context.Context, db *database.Database) {
 		d.judge("public", "", err)
 		return
 	case connect:
-		d.say(note, "public", "every login of the server may connect to this database: revoke connect on database %s "+
-			"from public; grant connect on database %s to the logins of the fleet", name, name)
+		d.say(note, "public", "every login of the server may connect to this database, take locks in it, and fill its disk "+
+			"with large objects: revoke connect on database %s from public; grant connect on database %s to the logins of the fleet", name, name)
 	default:
 		d.say(fine, "public", "only those logins may connect that were granted it")
 	}

@@ -6,12 +6,18 @@ import (
 	"os"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/command/send"
+	"github.com/fusion-prime/escrow-relayer/relayer/web"
 )
 
-// files examines the files that hold keys. One that other users can read is a note rather than a
-// fault: Kubernetes and Cloud Run mount secrets that way by default, in a container with a single
-// user.
+// files examines the file with the token, and those that hold keys. One that other users can read is
+// a note rather than a fault: Kubernetes and Cloud Run mount secrets that way by default, in a
+// container with a single user.
 func (d *doctor) files() {
+	if path := d.cfg.HTTPTokenFile; path != "" &&
+		d.judge("HTTP_TOKEN_FILE", path+" has a token that is long enough", web.CheckToken(path)) {
+		d.secretFile("token", path)
+	}
+
 	if d.cfg.SendersFile == "" {
 		return
 	}

@@ -67,6 +67,19 @@ func TestDoctorFiles(t *testing.T) {
 		}
 	}
 
+	for _, c := range []struct {
+		token string
+		want  verdict
+	}{{"", wrong}, {"too short", wrong}, {secretPassword + "0123456789abcdef", fine}} {
+		write("token", c.token, 0o600)
+		cfg := &config.Config{HTTPTokenFile: path("token")}
+		d := &doctor{cfg: cfg, secrets: cfg.Secrets(), of: "files"}
+		d.files()
+		v, found := d.verdict("files", "HTTP_TOKEN_FILE")
+		require.Equal(t, c.want, v, c.token)
+		noSecret(t, found)
+	}
+
 	require.NoError(t, os.Remove(path("key2")))
 	d := examine(path("senders.json"))
 	require.True(t, d.Sick)

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -258,4 +259,28 @@ func readLog(t *testing.T, p *lab.Process) string {
 	b, err := os.ReadFile(p.LogFile)
 	require.NoError(t, err)
 	return string(b)
+}
+
+// A terminal and a supervisor tell an instance to stop at the same time: it stops cleanly.
+func TestAWishToStopToldTwice(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	p := w.run("r0", 0, 1, nil)
+	w.ready("r0")
+	p.Signal(syscall.SIGTERM)
+	p.Signal(syscall.SIGINT)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	code, err := p.Wait(ctx)
+	require.NoError(t, err)
+	require.Zero(t, code)
+}
+
+// While nobody tells the age of a block, status invents none; of a block of this moment it says 0s.
+func TestAgesThatNobodyTells(t *testing.T) {
+	t.Parallel()
+	var out strings.Builder
+	require.NoError(t, show(&out, &fleet.Fleet{}, false))
+	require.Contains(t, out.String(), "head unknown, newest block that may be processed unknown\n")
+	require.Equal(t, "0s", known(1))
 }

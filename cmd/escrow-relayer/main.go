@@ -11,6 +11,7 @@ import (
 	"os/signal"
 	"runtime/debug"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -34,7 +35,8 @@ func main() {
 }
 
 // interruptible returns a context that ends with the first SIGTERM, SIGINT or SIGHUP (the terminal was
-// closed). The second one ends the process at once.
+// closed). One that comes at least a second later ends the process at once: sooner it is the same wish, told twice, as
+// a terminal and a supervisor do.
 func interruptible(parent context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancel(parent)
 	signals := make(chan os.Signal, 2)
@@ -44,7 +46,12 @@ func interruptible(parent context.Context) (context.Context, func()) {
 		<-signals
 		cancel()
 
-		if s, ok := <-signals; ok {
+		first := time.Now()
+		for s := range signals {
+			if time.Since(first) < time.Second {
+				continue
+			}
+
 			fmt.Fprintln(os.Stderr, "escrow-relayer: second signal, exiting at once")
 			code := 128
 			if n, ok := s.(syscall.Signal); ok {

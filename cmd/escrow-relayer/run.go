@@ -23,7 +23,7 @@ func runCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "run",
 		Short: "Run one instance, of one chain or of several, until SIGTERM or SIGINT",
-		Long: `Run one instance until SIGTERM or SIGINT; a second signal exits at once.
+		Long: `Run one instance until SIGTERM or SIGINT; another one, a second or more later, exits at once.
 
 The configuration of one chain comes from the environment. --config, or CONFIG_FILE, names a YAML file that lists
 several chains and what they have in common, by the same names in lower case; what fails for one of them leaves the

@@ -131,7 +131,8 @@ func show(w io.Writer, f *fleet.Fleet, asJSON bool) error {
 		f.Slots.Unserved)
 	fmt.Fprintf(w, "blocks    head %d, factory cursor %d, lowest cursor %d, verified %d\n", f.Chain.Head,
 		f.Chain.FactoryCursor, f.Chain.LowestCursor, f.Chain.Verified)
-	fmt.Fprintf(w, "ages      head %s, newest block that may be processed %s\n", f.Chain.HeadAge, f.Chain.TargetAge)
+	fmt.Fprintf(w, "ages      head %s, newest block that may be processed %s\n", known(f.Chain.HeadAge),
+		known(f.Chain.TargetAge))
 	fmt.Fprintf(w, "escrows   %d active, %d released, %d refunded, %d waiting to be admitted\n", f.Escrows.Active,
 		f.Escrows.Released, f.Escrows.Refunded, f.Late.Escrows)
 	fmt.Fprintf(w, "outbox    %d messages, the oldest %s old\n\n", f.Outbox.Messages, f.Outbox.OldestAge)
@@ -154,6 +155,15 @@ func show(w io.Writer, f *fleet.Fleet, asJSON bool) error {
 	}
 
 	return nil
+}
+
+// known is an age; 0 is one that no live instance tells.
+func known(a fleet.Age) string {
+	if a == 0 {
+		return "unknown"
+	}
+
+	return a.String()
 }
 
 // showSenders shows the senders of commands, if there are any.

@@ -337,7 +337,7 @@ func (r *rows) fold() Fleet {
 		index[i.ID] = i
 	}
 
-	f.Chain.HeadAge, f.Chain.TargetAge = r.ageOf(r.head), r.ageOf(r.target)
+	f.Chain.HeadAge, f.Chain.TargetAge = r.lasting(r.head), r.lasting(r.target)
 	r.foldHead()
 	r.foldSlots(index)
 	f.setStates()

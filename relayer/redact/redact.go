@@ -379,3 +379,15 @@ type masked struct {
 
 func (e *masked) Error() string { return e.text }
 func (e *masked) Unwrap() error { return e.err }
+
+// Printable replaces control characters: the texts of rows, nodes and sessions must not move a
+// terminal's cursor, and no page of HTML may contain them.
+func Printable(text string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) && r != '\n' && r != '\t' {
+			return '\uFFFD'
+		}
+
+		return r
+	}, text)
+}

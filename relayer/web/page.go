@@ -1,7 +1,6 @@
 package web
 
 import (
-	"bytes"
 	"crypto/sha256"
 	_ "embed"
 	"encoding/base64"
@@ -9,10 +8,13 @@ import (
 	"errors"
 	"fmt"
 	"html/template"
+	"io"
 	"log/slog"
 	"net/http"
 	"reflect"
 	"strings"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/redact"
 )
 
 var (
@@ -83,8 +85,8 @@ func (s *Server) servePage(w http.ResponseWriter, r *http.Request) {
 		v.Title = short(query) + " · escrow relayer"
 	}
 
-	var b bytes.Buffer
-	if err := s.page.templates.Execute(&b, v); err != nil {
+	text, err := s.page.fragment("page", v)
+	if err != nil {
 		s.cfg.Log.ErrorContext(r.Context(), "status page not rendered", slog.String("err", s.cfg.Mask(err.Error())))
 		writeProblem(w, problem{Status: http.StatusInternalServerError,
 			Detail: "the page could not be rendered; /status has the same as JSON"})
@@ -95,7 +97,7 @@ func (s *Server) servePage(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Security-Policy", s.page.policy)
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	w.WriteHeader(status)
-	_, _ = w.Write(b.Bytes()) // a client that hung up
+	_, _ = io.WriteString(w, text) // a client that hung up
 }
 
 // search looks an escrow up, and returns the HTTP status of the page with the result.
@@ -121,9 +123,9 @@ func (s *Server) search(r *http.Request, query string) (*escrowView, int) {
 	return s.page.escrow(&d), http.StatusOK
 }
 
-// fragment renders one part of the page.
+// fragment renders one part of the page, or all of it, without the control characters of the texts of rows and nodes.
 func (p *page) fragment(name string, v *view) (string, error) {
 	var b strings.Builder
 	err := p.templates.ExecuteTemplate(&b, name, v)
-	return b.String(), err
+	return redact.Printable(b.String()), err
 }

@@ -82,9 +82,12 @@ func TestSendersAreMaskedAndEscaped(t *testing.T) {
 	w.cfg.Mask = mask
 	sessions := w.fleet(1)
 	w.commands(sessions[0])
+	w.Exec(`update senders set name = E'arbiter\x1b[31m' where name = 'arbiter'`)
 	w.Exec(`update senders set reason = '<script>alert(1)</script> ` + secret + `' where name = 'payer'`)
 	w.Exec(`update commands set detail = '"><i>` + secret + `' where command_id like '%5'`)
 	text := body(t, get(t, w.server().Handler(), "/"))
+	require.NotContains(t, text, "\x1b")
+	require.Contains(t, text, "arbiter\uFFFD[31m")
 	require.NotContains(t, text, "<script>alert")
 	require.NotContains(t, text, `"><i>`)
 	require.NotContains(t, text, secret)

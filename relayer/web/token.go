@@ -39,6 +39,12 @@ type token struct {
 	sum     [sha256.Size]byte // of the token, so that a comparison takes as long for every length
 }
 
+// CheckToken reports why the file of a token cannot be used.
+func CheckToken(path string) error {
+	_, err := openToken(path, time.Now)
+	return err
+}
+
 // openToken reads the file for the first time.
 func openToken(path string, now func() time.Time) (*token, error) {
 	t := &token{path: path, now: now}
