@@ -60,10 +60,10 @@ seeds: ## the simulation with the race detector: a fixed seed each of events, of
 	$(RACE) -tags long -run '^TestSeedOfEach$$' -timeout 60m ./internal/chaos
 
 .PHONY: long
-long: ## what takes minutes: fixed seeds, each fault alone, every figure, the largest blocks, lies beside none and two
+long: ## what takes minutes: fixed seeds, each fault alone, every figure, the largest blocks, whole tables of lies and costs
 	GOFLAGS="$(TESTFLAGS)" go test -tags long -timeout 60m \
-	  -run '^(TestSeedOf|TestFixed|TestDrill|TestEveryFigure|TestLargeBlocks|TestLiesDuring|TestIndependent|TestDemo)' \
-	  ./internal/chaos ./internal/bench ./relayer/chain ./cmd/escrow-relayer ./cmd/escrow-demo
+	  -run '^(TestSeedOf|TestFixed|TestDrill|TestEveryFigure|TestLargeBlocks|TestLi|TestHostile|TestPruned|TestCost|TestFirstStart|TestIndependent|TestDemo)' \
+	  ./internal/chaos ./internal/bench ./relayer ./relayer/chain ./cmd/escrow-relayer ./cmd/escrow-demo
 
 .PHONY: browser
 browser: ## the status page in a headless Chromium

@@ -100,6 +100,7 @@ func TestWrongChain(t *testing.T) {
 	chain, other := newChain(20, 1, 0), newChain(30, 1, 9)
 	for _, kind := range []string{"http", "ws"} {
 		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
 			right, wrong := startNode(t, chain), startNode(t, other)
 			wrong.chainID = 5
 			urls := []string{wrong.server.URL, right.server.URL}
@@ -170,6 +171,7 @@ func TestCheck(t *testing.T) {
 
 // Neither the URL's key nor what a provider repeats of it gets into an error or a log.
 func TestSecrets(t *testing.T) {
+	t.Parallel()
 	const key = "0123456789abcdef"
 	chain := newChain(20, 1, 0)
 	node := startNode(t, chain)
@@ -316,6 +318,7 @@ func TestTimes(t *testing.T) {
 
 // A node that hangs is given up after Timeout, and another is asked.
 func TestTimeout(t *testing.T) {
+	t.Parallel()
 	chain := newChain(20, 1, 0)
 	node, reserve := startNode(t, chain), startNode(t, chain)
 	s := start(t, Config{URLs: []string{node.server.URL, reserve.server.URL}, ChainID: 1, Finality: Latest,

@@ -373,6 +373,7 @@ func TestHeadersFromSeveralMachinesAddUp(t *testing.T) {
 // Behind a gateway the answer that a block is not there is one machine's. Another has it: to ask
 // again costs one request, to begin the reading anew costs a pause and the blocks behind.
 func TestBlockIsAskedForAgainAtOnce(t *testing.T) {
+	t.Parallel()
 	g := &gateway{machines: []machine{{head: 100}, {head: 80}}, final: 20}
 	g.route = func(request int, _ []string) func(int) int { return always(request % 2) }
 	s := g.open(t, chain.Config{Finality: chain.Latest})
@@ -441,6 +442,7 @@ func TestReceiptsWhereBloomFiltersSayNothing(t *testing.T) {
 // Machines of one URL may run different software. A header without a bloom filter, where others have
 // one, does not say that its block has no logs.
 func TestOneMachineHasNoBloomFilters(t *testing.T) {
+	t.Parallel()
 	g := &gateway{machines: []machine{{head: 100, blind: true}, {head: 90}}, final: 20}
 	g.route = func(request int, methods []string) func(int) int {
 		return func(item int) int { return index(request < 4 || methods[item] == "eth_getLogs") }
@@ -484,6 +486,7 @@ func TestPartsOfAFilterFromSeveralMachines(t *testing.T) {
 // Some nodes say null where there are no logs (onflow/flow-evm-gateway#695, smartbch/smartbch#67). It
 // proves as much as an empty list, and no less.
 func TestNoLogsAreNull(t *testing.T) {
+	t.Parallel()
 	g := &gateway{machines: []machine{{head: 200}}, final: 100, nulls: true}
 	g.route = func(int, []string) func(int) int { return always(0) }
 	s := g.open(t, chain.Config{Finality: chain.Confirmations, Confirmations: 3})

@@ -229,6 +229,7 @@ func TestOneRequestABlock(t *testing.T) {
 
 // A connection that breaks is replaced, and answers that were awaited are asked for again elsewhere.
 func TestReconnect(t *testing.T) {
+	t.Parallel()
 	chain := newChain(50, 1, 0)
 	node, reserve := startNode(t, chain), startNode(t, chain)
 	s := start(t, Config{URLs: []string{node.ws(), reserve.ws()}, ChainID: 1, Finality: Latest, Timeout: 10 * time.Second})

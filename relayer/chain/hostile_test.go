@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/fusion-prime/escrow-relayer/internal/faults"
+	"github.com/fusion-prime/escrow-relayer/internal/long"
 	"github.com/fusion-prime/escrow-relayer/internal/race"
 	"github.com/fusion-prime/escrow-relayer/internal/testchain"
 	"github.com/fusion-prime/escrow-relayer/relayer/chain/endpoint"
@@ -68,9 +69,13 @@ func lies() []faults.Mode {
 func TestHostileAtTheHead(t *testing.T) {
 	sim, first, head, want, invented := hostileChain(t)
 	f := &Filter{Topics: topicsOf(want)}
-	for _, mode := range lies() {
+	for m, mode := range lies() {
 		for _, honest := range []int{0, 1, 2} {
-			for _, transport := range []string{"http", "ws"} {
+			for i, transport := range []string{"http", "ws"} {
+				if !long.Tables && (m+honest+i)%2 > 0 {
+					continue
+				}
+
 				t.Run(fmt.Sprintf("%s with %d over %s", mode, honest, transport), func(t *testing.T) {
 					t.Parallel()
 					liar, err := faults.NewNode(sim.HTTP(), sim.WS(), 1)
@@ -130,6 +135,7 @@ func TestHostileBelowFinality(t *testing.T) {
 // An endpoint has the headers of old blocks, and [] for their logs: an index that begins later. It is not read
 // from, and alone it is no empty history. doctor sees it too.
 func TestOldLogsThatAreMissing(t *testing.T) {
+	t.Parallel()
 	sim, first, head, want, _ := hostileChain(t)
 	require.NoError(t, sim.Mine(t.Context(), 200))
 	f := &Filter{Topics: topicsOf(want)}
@@ -172,8 +178,7 @@ func TestOldLogsThatAreMissing(t *testing.T) {
 // readTruth reads until all of it was read, or where that need not come about for a second. Whatever is read
 // is what the chain has.
 func readTruth(t *testing.T, s *Source, first, head uint64, f *Filter, want []types.Log, must bool) {
-	next, end := first, time.Now().Add(time.Second)
-	for got := 0; next <= head && (must || time.Now().Before(end)); {
+	for next, end := first, time.Now().Add(time.Second); next <= head && (must || time.Now().Before(end)); {
 		for b, err := range s.Read(t.Context(), next, head, f) {
 			if err != nil {
 				select {
@@ -192,7 +197,6 @@ func readTruth(t *testing.T, s *Source, first, head uint64, f *Filter, want []ty
 				}
 			})
 			require.True(t, slices.EqualFunc(there, b.Logs, SameLog), "blocks %d to %d", b.From, b.To)
-			got += len(b.Logs)
 			next = b.To + 1
 		}
 	}
@@ -200,6 +204,7 @@ func readTruth(t *testing.T, s *Source, first, head uint64, f *Filter, want []ty
 
 // An endpoint that forges is named, is set aside, and is not asked while others serve.
 func TestForgeriesAreNamed(t *testing.T) {
+	t.Parallel()
 	sim, first, head, want, invented := hostileChain(t)
 	f := &Filter{Topics: topicsOf(want)}
 	for _, mode := range []faults.Mode{faults.Bits, faults.Blank, faults.Receipts, faults.Repeated} {

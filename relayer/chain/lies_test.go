@@ -300,6 +300,7 @@ func TestReadOther(t *testing.T) {
 // An endpoint that leaves logs out is not asked twice while the other is out of use: neither while it
 // serves another chain nor while it is silent. One that is of no use for good is not waited for.
 func TestReadOtherWaits(t *testing.T) {
+	t.Parallel()
 	chain := newChain(40, 1, 0)
 	a, b := startNode(t, chain), startNode(t, chain)
 	a.finalized, b.finalized = 30, 30

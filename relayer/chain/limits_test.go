@@ -191,6 +191,7 @@ func everything(t *testing.T, s *Source, chain *testChain, final, blocks uint64,
 // A provider that takes a few requests at a time, whatever it says to one more, and whatever other limits
 // it has, is read with few refusals, and about as fast as by a reader that asks so many at a time.
 func TestFewRequestsAtATime(t *testing.T) {
+	t.Parallel()
 	const blocks, final = 3000, 2970
 	words := map[string]refusal{
 		"429":           respond(429, "", ""),
@@ -239,6 +240,7 @@ func TestFewRequestsAtATime(t *testing.T) {
 // However a provider measures what it lets through, and whoever asks: no more than three times as much is
 // sent in any 5 s after the first 5, few requests are refused, and it is read as fast as that allows.
 func TestLimitOfTheRate(t *testing.T) {
+	t.Parallel()
 	const blocks, final = 3000, 2970
 	for name, limiter := range map[string]func(rate float64) func(int) bool{
 		"a bucket":      func(rate float64) func(int) bool { return (&meter{rate: rate, burst: 2 * rate}).take },

@@ -520,6 +520,7 @@ func TestUnequalBackends(t *testing.T) {
 }
 
 func unequalBackends(t *testing.T, kind string, nodes int, final bool) {
+	t.Parallel()
 	chain := newChain(110, 2, 0)
 	chain.crowd(150)
 	var urls []string
@@ -568,6 +569,7 @@ func unequalBackends(t *testing.T, kind string, nodes int, final bool) {
 func TestBacklogBehindBalancer(t *testing.T) {
 	for _, apart := range []bool{false, true} {
 		t.Run(fmt.Sprintf("apart %v", apart), func(t *testing.T) {
+			t.Parallel()
 			chain := newChain(200, 2, 0)
 			chain.crowd(150)
 			n := startNode(t, chain)

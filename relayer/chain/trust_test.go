@@ -50,6 +50,7 @@ func (l *lines) trusted() (list []string) {
 // stays so until a block counts on the word of the other, and it is so again with the first block on which they
 // agree. Each change is one line of the log.
 func TestTrust(t *testing.T) {
+	t.Parallel()
 	sim := testchain.NewSim(t, testchain.Options{Seed: 1})
 	require.NoError(t, sim.Mine(t.Context(), 10))
 	second, err := faults.NewNode(sim.HTTP(), sim.WS(), 1)
