@@ -130,6 +130,10 @@ func (w *way) files() (map[string]string, error) {
 	}
 
 	env["COMMANDS_SUBSCRIPTION_ID"] = w.pubsub.Subscription
+	if w.plan.Past > 0 {
+		env["RETENTION"] = "1h"
+	}
+
 	if w.plan.Keeper {
 		env["KEEPER_SENDER"], env["KEEPER_MIN_AMOUNT"] = w.senders[0].Address.Hex(), "1"
 		env["KEEPER_MAX_FEE"], env["KEEPER_DAY_FEES"] = maxFee, fees
@@ -176,6 +180,30 @@ func (w *way) endow(ctx context.Context) error {
 	w.endowed = int(head) + 1 // the block that AdvanceTime makes has the newest
 
 	return errors.Join(err, r.chain.AdvanceTime(ctx, refundable))
+}
+
+// past is the requester of commands that were answered long ago.
+const past = "past"
+
+const insertPast = `
+	insert into commands (chain_id, command_id, sender, kind, escrow, effect, requester, message, max_fee, expires_at, received_at, answered_at,
+	       state, code, nonce)
+	select $1, '0x' || lpad(to_hex(n), 64, '0'), lower($2), 'approve', '0x' || lpad(to_hex(n), 40, '0'), 'settle', $3, '{}', 1,
+	       now() - interval '8 days', now() - interval '9 days', now() - interval '9 days',
+	       case n % 2 when 1 then 'refused' else 'voided' end, 'conflict', case n % 2 when 0 then 1000000000 + n end
+	  from generate_series($4::int, $5::int) n`
+
+// addPast stores the commands that were answered long ago. The relayers run, and the first of them has made the tables.
+func (w *way) addPast(ctx context.Context) error {
+	const step = 50_000
+	for n := 0; n < w.plan.Past; n += step {
+		if _, err := w.run.lab.DB.Exec(ctx, insertPast, w.run.chain.ChainID().Int64(),
+			w.senders[n/step%len(w.senders)].Address.Hex(), past, n+1, n+step); err != nil {
+			return fmt.Errorf("store commands that were answered long ago: %w", err)
+		}
+	}
+
+	return nil
 }
 
 // create makes the calls that create an escrow of the maker's for senders. One that is approved at

@@ -8,6 +8,7 @@ import (
 	"math/big"
 	"net/http"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
@@ -86,6 +87,42 @@ func (w *way) compose() []*ask {
 	w.asked = append(w.asked, asks...)
 
 	return asks
+}
+
+// flood asks for approvals of escrows that do not exist, as many as one requester may have open.
+func (w *way) flood(ctx context.Context, n int) {
+	asks := make([]*ask, n)
+	w.mu.Lock()
+	for i := range asks {
+		c := command.Command{
+			ChainID: w.run.chain.ChainID().Uint64(), Factory: w.run.lab.Contracts.Factory, Kind: command.Approve,
+			Sender: w.senders[i%len(w.senders)].Address, MaxFee: big.NewInt(commandMaxFee / 2), Reference: "flood",
+			ExpiresAt: uint64(time.Now().Add(20 * time.Second).Unix()),
+		}
+		for k := range c.Escrow {
+			c.Escrow[k] = byte(w.random.Uint32())
+		}
+
+		signed, err := c.Sign(w.requesters[1].Key)
+		if err != nil {
+			panic(err) // its fields are in their bounds
+		}
+
+		body, err := json.Marshal(signed)
+		if err != nil {
+			panic(err) // it is signed
+		}
+
+		asks[i] = &ask{signed: signed, id: signed.ID().Hex(), body: body}
+	}
+
+	w.asked = append(w.asked, asks...)
+	w.mu.Unlock()
+	var all sync.WaitGroup
+	defer all.Wait()
+	for some := range slices.Chunk(asks, command.MaxCommands) {
+		all.Go(func() { w.deliver(ctx, some, w.pick(2) == 0) })
+	}
 }
 
 // forge copies a command without its signature, as whoever has read it can.

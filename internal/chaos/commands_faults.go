@@ -2,11 +2,13 @@ package chaos
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math/big"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -67,10 +69,14 @@ func (w *way) inject(ctx context.Context, f Fault) error {
 		w.misbehave(ctx, f)
 	case SendKill, SendFreeze:
 		return w.crashSending(ctx, f)
-	case Spike:
+	case Spike, Rise:
 		return w.spike(ctx, f.N)
+	case Flood:
+		w.flood(ctx, f.N)
+	case ReceiptNull, ReceiptLate:
+		w.hideReceipts(ctx, f)
 	case ForeignUse:
-		return w.useKey(ctx, w.senders[f.N%len(w.senders)].Address)
+		return w.useKey(ctx, w.senders[f.N%len(w.senders)].Address, f.Keep)
 	case Restore:
 		return w.restore(ctx, f)
 	case CancelAll:
@@ -302,8 +308,47 @@ func (w *way) spike(ctx context.Context, blocks int) error {
 	return nil
 }
 
-// useKey sends a transaction with a sender's key, as a thief would.
-func (w *way) useKey(ctx context.Context, sender common.Address) error {
+// receiptLag is by how much a node indexes receipts late.
+const receiptLag = 4 * time.Second
+
+// hideReceipts has one node or both know no receipts, or know them late, for a time.
+func (w *way) hideReceipts(ctx context.Context, f Fault) {
+	var mu sync.Mutex
+	asked := map[common.Hash]time.Time{} // for the first time
+	hidden := func(method, result string) string {
+		var r *struct{ TransactionHash common.Hash }
+		if method != "eth_getTransactionReceipt" || json.Unmarshal([]byte(result), &r) != nil || r == nil {
+			return result
+		}
+
+		mu.Lock()
+		defer mu.Unlock()
+		first, again := asked[r.TransactionHash]
+		if !again {
+			first = time.Now()
+			asked[r.TransactionHash] = first
+		}
+
+		if f.Kind == ReceiptLate && time.Since(first) > receiptLag {
+			return result
+		}
+
+		return "null"
+	}
+	for i, n := range w.run.nodes.front {
+		if f.Both || i == f.Who%2 {
+			defer n.Inject(faults.Fault{Mode: faults.Rewritten, Rewrite: hidden}).Remove()
+		}
+	}
+
+	pause(ctx, f.For)
+	mu.Lock()
+	defer mu.Unlock()
+	w.run.saw("%s: %d receipts", f.Kind, len(asked))
+}
+
+// useKey sends a transaction with a sender's key, as a thief would; steal: for the nonce that is to be mined next.
+func (w *way) useKey(ctx context.Context, sender common.Address, steal bool) error {
 	c, err := ethclient.DialContext(ctx, w.run.chain.HTTP())
 	if err != nil {
 		return err
@@ -314,13 +359,22 @@ func (w *way) useKey(ctx context.Context, sender common.Address) error {
 		return err
 	}
 
+	tip := big.NewInt(2e9)
+	if steal {
+		if nonce, err = c.NonceAt(ctx, sender, nil); err != nil {
+			return err
+		}
+
+		tip = big.NewInt(1e11) // more than what is offered for it
+	}
+
 	for _, a := range w.senders {
 		if a.Address != sender {
 			continue
 		}
 
 		tx, err := types.SignNewTx(a.Key, types.LatestSignerForChainID(w.run.chain.ChainID()), &types.DynamicFeeTx{
-			ChainID: w.run.chain.ChainID(), Nonce: nonce, GasTipCap: big.NewInt(2e9), GasFeeCap: big.NewInt(1e12), Gas: 21000,
+			ChainID: w.run.chain.ChainID(), Nonce: nonce, GasTipCap: tip, GasFeeCap: big.NewInt(1e12), Gas: 21000,
 			To: &common.Address{1}, Value: big.NewInt(1),
 		})
 		if err != nil {

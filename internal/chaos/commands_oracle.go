@@ -56,7 +56,8 @@ func readBooks(ctx context.Context, db querier) (*books, error) {
 	b := &books{map[string]commandRow{}, map[common.Hash]attemptRow{}}
 	rows, _ := db.Query(ctx, `select command_id, sender, kind, escrow, effect, requester, state, code, winner, nonce,
 		max_fee::text, expires_at, received_at,
-		answered_at, reopened, tx_hash, block_hash, fee_paid::text, event_id, block_number from commands`)
+		answered_at, reopened, tx_hash, block_hash, fee_paid::text, event_id, block_number from commands
+		where requester <> $1`, past)
 	commands, err := pgx.CollectRows(rows, pgx.RowToStructByPos[commandRow])
 	if err != nil {
 		return nil, fmt.Errorf("read the commands: %w", err)
@@ -190,7 +191,7 @@ func (w *way) settle(ctx context.Context, v *Verdict) error {
 
 		if done {
 			if why = w.open(ctx, v); why == "" {
-				return nil
+				return w.adoptHalted(ctx, v) // a sender halts before it answers for that reason
 			}
 		}
 
@@ -217,7 +218,7 @@ func (w *way) open(ctx context.Context, v *Verdict) string {
 	}
 
 	var ids []string
-	if err := db.QueryRow(ctx, `select array_agg(command_id) from commands`).Scan(&ids); err != nil {
+	if err := db.QueryRow(ctx, `select array_agg(command_id) from commands where requester <> $1`, past).Scan(&ids); err != nil {
 		return err.Error()
 	}
 

@@ -17,10 +17,16 @@ const (
 	SendLost   Kind = "send-lost"   // carried out, and the connection is cut before the answer
 	SendForget Kind = "send-forget" // accepted and forgotten
 	SendRefuse Kind = "send-refuse" // refused, in words N of sendWords
+
+	ReceiptNull Kind = "receipt-null" // a node, or both, has no receipts
+	ReceiptLate Kind = "receipt-late" // it has them receiptLag after it was first asked
+
 	SendKill   Kind = "send-kill"   // SIGKILL of the owner when the bytes arrive; Keep: and they are taken
 	SendFreeze Kind = "send-freeze" // SIGSTOP of the owner when the bytes arrive
 	Spike      Kind = "price-spike" // N full blocks: the base fee rises by an eighth with each
-	ForeignUse Kind = "foreign-use" // somebody else sends a transaction with the key of sender N
+	Rise       Kind = "price-rise"  // the same for longer than any command pays, and then it falls again
+	Flood      Kind = "flood"       // a requester, within its rights, asks for N approvals of what does not exist
+	ForeignUse Kind = "foreign-use" // somebody else uses the key of sender N; Keep: for a nonce that is given out
 	Restore    Kind = "db-restore"  // the database as it was For earlier; Keep: under running processes
 	CancelAll  Kind = "cancel-all"  // every open command is cancelled
 )
@@ -28,7 +34,7 @@ const (
 // commandSteps are the statements that the way of a command consists of, by table; "commit" is the
 // moment inside the commit of a transaction that has done this.
 var commandSteps = []string{
-	"commands insert", "commands update", "command_attempts insert", "command_attempts update", "senders update",
+	"commands insert", "commands update", "command_attempts insert", "senders update",
 	"replies insert", "replies delete",
 	"commands insert commit", "commands update commit", "command_attempts insert commit", "replies insert commit",
 	"replies delete commit",
@@ -44,6 +50,7 @@ var sendWords = []string{
 var commandKinds = []Kind{
 	StepKill, StepKill, StepKill, StepKill, StepFreeze, StepFreeze, StepCut, StepCut, StepCut, SendLost, SendLost,
 	SendForget, SendForget, SendRefuse, SendRefuse, SendKill, SendKill, SendKill, SendFreeze, Spike, CancelAll,
+	Rise, Flood, Flood, Flood, ReceiptNull, ReceiptNull, ReceiptLate, ReceiptLate,
 	Kill, Kill, KillAll, Freeze, Freeze, Term, SlowStart, Session, Backends, Flap, Restart, Crash, DBDown, DBCancel,
 	DBLocks,
 	DBCut, DBFreeze, DBSlow, DBSwallow, DBHold, CommitHold, CommitHold, FreezeInCommit,
@@ -60,6 +67,7 @@ type Commands struct {
 	Tight    bool // the day's budget lets only some commands pass
 	Keeper   bool
 	Refunds  bool          // the chain's time is a month ahead: escrows of before may be refunded
+	Past     int           // commands that were answered long ago, and leave meanwhile
 	AskEvery time.Duration // how often a requester asks
 }
 
@@ -97,11 +105,21 @@ func NewCommandsPlan(seed uint64) Plan {
 		p.Faults = append(p.Faults, commandFault(r, p, kinds[r.IntN(len(kinds))]))
 	}
 
-	if p.Has(Restore) { // what was retracted after the backup is not known any more
+	if !p.Has(Restore) { // a copy of so much would take long
+		p.Commands.Past = []int{500_000, 0, 0, 0, 0, 0, 0, 0}[r.IntN(8)]
+	} else { // what was retracted after the backup is not known any more
 		p.Faults = slices.DeleteFunc(p.Faults, func(f Fault) bool { return f.reorganises() })
 	}
 
 	slices.SortFunc(p.Faults, func(a, b Fault) int { return int(a.At - b.At) })
+	floods := 0 // together they are no more than one requester may have open
+	p.Faults = slices.DeleteFunc(p.Faults, func(f Fault) bool {
+		if f.Kind == Flood {
+			floods++
+		}
+
+		return f.Kind == Flood && floods > 1
+	})
 
 	return p
 }
@@ -123,6 +141,12 @@ func commandFault(r *rand.Rand, p Plan, kind Kind) Fault {
 		f.N = r.IntN(len(sendWords))
 	case Spike:
 		f.N = 6 + r.IntN(12)
+	case Rise:
+		f.N = 30 + r.IntN(15)
+	case Flood:
+		f.N = 300 + r.IntN(600)
+	case ReceiptNull, ReceiptLate:
+		f.For *= 3
 	case ForeignUse:
 		f.N = r.IntN(3)
 	case Reorg, TakeoverReorg, NodeStayed:
@@ -143,12 +167,13 @@ func commandFault(r *rand.Rand, p Plan, kind Kind) Fault {
 		f.N = 10 + r.IntN(20)
 	}
 
-	f.Both = (nodeModes[f.Kind] != "" || slices.Contains(networkKinds, f.Kind)) && r.IntN(3) == 0
+	several := nodeModes[f.Kind] != "" || f.Kind == ReceiptNull || f.Kind == ReceiptLate
+	f.Both = (several || slices.Contains(networkKinds, f.Kind)) && r.IntN(3) == 0
 
 	return f
 }
 
 func (c *Commands) String() string {
-	return fmt.Sprintf("commands: %d senders, %d in flight, tight %v, keeper %v, refunds %v, asked every %s", c.Senders,
-		c.InFlight, c.Tight, c.Keeper, c.Refunds, c.AskEvery)
+	return fmt.Sprintf("commands: %d senders, %d in flight, tight %v, keeper %v, refunds %v, past %d, asked every %s",
+		c.Senders, c.InFlight, c.Tight, c.Keeper, c.Refunds, c.Past, c.AskEvery)
 }

@@ -225,6 +225,12 @@ func (r *run) open(ctx context.Context) (err error) {
 		return err
 	}
 
+	if r.way != nil {
+		if err := r.way.addPast(ctx); err != nil {
+			return err
+		}
+	}
+
 	if err := r.instrument(ctx); err != nil || r.second == nil || r.plan.Shared {
 		return err
 	}
