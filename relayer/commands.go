@@ -132,8 +132,6 @@ func openSigner(ctx context.Context, a send.Account) (send.Signer, error) {
 	switch {
 	case a.KMS != "":
 		return sign.OpenKMS(ctx, a.Address, a.KMS)
-	case a.AWSKMS != "":
-		return sign.OpenAWS(ctx, a.Address, a.AWSKMS)
 	case a.Web3Signer != "":
 		return sign.OpenRemote(ctx, a.Address, sign.Remote{URL: a.Web3Signer, ClientCert: a.ClientCert,
 			ClientKey: a.ClientKey, ServerCA: a.ServerCA})

@@ -23,15 +23,13 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/command"
 )
 
-// Keys of AWS KMS and of a remote signer, which never leave their servers: the binary sends a command with each.
-func TestKeysElsewhereSendCommands(t *testing.T) {
+// A key of a remote signer, which never leaves its server: the binary sends a command with it.
+func TestAKeyElsewhereSendsCommands(t *testing.T) {
 	t.Parallel()
 	l, err := lab.Start(t.Context(), lab.Options{Bin: bin, Seed: 8, Server: testpg.Shared(t)})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, l.Close()) })
-	inKMS, remote, requester := l.Chain.Accounts()[0], l.Chain.Accounts()[2], testchain.Accounts(99, 1)[0]
-	kms := httptest.NewServer(testsign.NewAWS(t, inKMS.Key))
-	t.Cleanup(kms.Close)
+	remote, requester := l.Chain.Accounts()[2], testchain.Accounts(99, 1)[0]
 	var answer atomic.Pointer[string]
 	signer := httptest.NewServer(testsign.Web3Signer(t, remote.Key, &answer))
 	t.Cleanup(signer.Close)
@@ -46,15 +44,11 @@ func TestKeysElsewhereSendCommands(t *testing.T) {
 	const limits, replies = `"max_fee":"100000000000000000","day_fees":"1000000000000000000"`, "command-replies"
 	require.NoError(t, testpubsub.CreateTopic(t.Context(), l.PubSub.Addr(), lab.Project, replies))
 	p, err := l.Run("a", 0, 1, map[string]string{"COMMANDS_HTTP": "true", "REPLIES_TOPIC_ID": replies,
-		"AWS_ENDPOINT_URL_KMS": kms.URL, "AWS_REGION": "eu-central-1", "AWS_ACCESS_KEY_ID": "id",
-		"AWS_SECRET_ACCESS_KEY": "secret",
-		"SENDERS_FILE": write("senders.json", fmt.Sprintf(
-			`{"senders":[{"address":%q,"aws_kms":%q,%s},{"address":%q,"web3signer":%q,%s}]}`,
-			inKMS.Address, testsign.AWSKey, limits, remote.Address, signer.URL, limits)),
+		"SENDERS_FILE": write("senders.json", fmt.Sprintf(`{"senders":[{"address":%q,"web3signer":%q,%s}]}`,
+			remote.Address, signer.URL, limits)),
 		"COMMANDS_POLICY_FILE": write("policy.json", fmt.Sprintf(
-			`{"requesters":[{"address":%q,"allow":[{"sender":%q,"kinds":["approve"],"max_fee":"100000000000000000"},`+
-				`{"sender":%q,"kinds":["approve"],"max_fee":"100000000000000000"}]}]}`,
-			requester.Address, inKMS.Address, remote.Address)),
+			`{"requesters":[{"address":%q,"allow":[{"sender":%q,"kinds":["approve"],"max_fee":"100000000000000000"}]}]}`,
+			requester.Address, remote.Address)),
 	})
 	require.NoError(t, err)
 	require.NoError(t, p.Ready(t.Context()))
@@ -63,24 +57,22 @@ func TestKeysElsewhereSendCommands(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(wallet.Close)
 	key, password := keyFiles(t, dir, requester)
-	for name, sender := range map[string]common.Address{"AWS KMS": inKMS.Address, "Web3Signer": remote.Address} {
-		receipts, err := wallet.Transact(t.Context(), l.Chain, 0, testchain.Call{To: &l.Contracts.Factory,
-			Data:  contracts.NewEscrowFactory().PackCreateEscrow(sender, new(big.Int), 1, common.Address{}),
-			Value: big.NewInt(7)})
-		require.NoError(t, err)
-		logs := receipts[0].Logs
-		escrow := common.BytesToAddress(logs[len(logs)-1].Topics[1][:])
-		signed := pipe(t, approval(l.Contracts.Factory, sender, escrow), nil, "command", "sign", "--keystore", key,
-			"--password-file", password)
-		var taken command.Answer
-		require.NoError(t, json.Unmarshal(pipe(t, signed, nil, "command", "send", "--url", p.URL), &taken))
-		require.Eventually(t, func() bool {
-			require.NoError(t, l.Chain.Mine(t.Context(), 1))
-			var state string
-			require.NoError(t, l.DB.QueryRow(t.Context(), `select state from commands where command_id = $1`,
-				taken.CommandID).Scan(&state))
+	receipts, err := wallet.Transact(t.Context(), l.Chain, 0, testchain.Call{To: &l.Contracts.Factory,
+		Data:  contracts.NewEscrowFactory().PackCreateEscrow(remote.Address, new(big.Int), 1, common.Address{}),
+		Value: big.NewInt(7)})
+	require.NoError(t, err)
+	logs := receipts[0].Logs
+	escrow := common.BytesToAddress(logs[len(logs)-1].Topics[1][:])
+	signed := pipe(t, approval(l.Contracts.Factory, remote.Address, escrow), nil, "command", "sign", "--keystore", key,
+		"--password-file", password)
+	var taken command.Answer
+	require.NoError(t, json.Unmarshal(pipe(t, signed, nil, "command", "send", "--url", p.URL), &taken))
+	require.Eventually(t, func() bool {
+		require.NoError(t, l.Chain.Mine(t.Context(), 1))
+		var state string
+		require.NoError(t, l.DB.QueryRow(t.Context(), `select state from commands where command_id = $1`,
+			taken.CommandID).Scan(&state))
 
-			return state == string(command.Done)
-		}, 2*time.Minute, 100*time.Millisecond, name)
-	}
+		return state == string(command.Done)
+	}, 2*time.Minute, 100*time.Millisecond)
 }

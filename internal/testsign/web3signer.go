@@ -1,3 +1,4 @@
+// Package testsign has a server of keys that really signs, as Web3Signer does.
 package testsign
 
 import (

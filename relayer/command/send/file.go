@@ -21,7 +21,6 @@ type Account struct {
 	Keystore     string         `json:"keystore"`      // path of a go-ethereum keystore file, with
 	PasswordFile string         `json:"password_file"` // the path of its password
 	KMS          string         `json:"kms"`           // or the name of a key version in Google Cloud KMS
-	AWSKMS       string         `json:"aws_kms"`       // or the ARN of a key in AWS KMS, or of an alias
 	Web3Signer   string         `json:"web3signer"`    // or the URL of a remote signer, https unless it is this machine's
 	ClientCert   string         `json:"client_cert"`   // path of this client's certificate in PEM, for that signer, with
 	ClientKey    string         `json:"client_key"`    // the path of its key
@@ -83,7 +82,7 @@ func ParseAccounts(content []byte) ([]Account, error) {
 		case seen[s.Address]:
 			say("%s is there twice", who)
 		case s.keys() != 1:
-			say("%s needs one of keystore (with password_file), kms, aws_kms and web3signer", who)
+			say("%s needs one of keystore (with password_file), kms and web3signer", who)
 		case (s.ClientCert == "") != (s.ClientKey == ""):
 			say("%s needs client_cert together with client_key", who)
 		case s.Web3Signer == "" && s.ClientCert+s.ServerCA != "":
@@ -102,7 +101,7 @@ func ParseAccounts(content []byte) ([]Account, error) {
 
 // keys is how many places the key of a sender has.
 func (a *Account) keys() (n int) {
-	for _, place := range []string{a.Keystore, a.KMS, a.AWSKMS, a.Web3Signer} {
+	for _, place := range []string{a.Keystore, a.KMS, a.Web3Signer} {
 		if place != "" {
 			n++
 		}

@@ -149,3 +149,12 @@ func TestAClosedKeyIsOverwritten(t *testing.T) {
 	_, err = l.Sign(t.Context(), []byte("x"))
 	require.Error(t, err)
 }
+
+// belongs requires a signature of the account over a payload, as chains take it.
+func belongs(t *testing.T, account common.Address, payload []byte, signature [65]byte) {
+	t.Helper()
+	public, err := crypto.SigToPub(crypto.Keccak256(payload), signature[:])
+	require.NoError(t, err)
+	require.Equal(t, account, crypto.PubkeyToAddress(*public))
+	require.LessOrEqual(t, new(big.Int).SetBytes(signature[32:64]).Cmp(halfOrder), 0, "s is low")
+}

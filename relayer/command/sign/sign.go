@@ -1,6 +1,6 @@
 // Package sign makes signatures with keys that it keeps to itself: of a go-ethereum keystore file, in
-// Google Cloud KMS, in AWS KMS, or behind a remote signer over HTTP, which covers what speaks
-// Web3Signer's interface: HSMs, Azure Key Vault, HashiCorp Vault. Whatever a server answers counts only if
+// Google Cloud KMS, or behind a remote signer over HTTP, which covers what speaks Web3Signer's
+// interface: AWS KMS, HSMs, Azure Key Vault, HashiCorp Vault. Whatever a server answers counts only if
 // it is a signature of the account over the digest.
 //
 // What the payloads are is the business of relayer/command/send, which stores what it signed before it lets it out.
