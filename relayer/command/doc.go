@@ -17,16 +17,14 @@
 //
 // # States
 //
-//	accepted ─► held ─► assigned ─► sent ─► done, done_late, reverted, voided, superseded
-//	    │        └──────────────────────────► expired, cancelled, already        nothing was signed
-//	    └► refused
+//	accepted ─► sent ─► done, done_late, reverted, voided, superseded
+//	    └─────────────► already, expired, cancelled, refused               nothing was signed
 //
-// Done means that the transaction succeeded in a block that is final for the relayer. DoneLate is
-// the same, after ExpiresAt: the contracts know no deadline, so what was sent in time may still be
-// mined late; the relayer then tries to void it, and the chain decides which of the two comes
-// first. Voided means that the void was first: the command has had no effect and never will.
-// Superseded means that the sender's key was used elsewhere, and an operator of the relayer has
-// confirmed it.
+// What is accepted may wait; Code says for what. Done means that the transaction succeeded in a block that is
+// final for the relayer. DoneLate is the same, after ExpiresAt: the contracts know no deadline, so what was sent
+// in time may still be mined late; the relayer then tries to void it, and the chain decides which of the two comes
+// first. Voided means that the void was first: the command has had no effect and never will. Superseded means that
+// a final block has somebody else's transaction with its nonce, which the answer names.
 // Already means that the chain showed the effect before anything was sent; if the event that had caused it
 // has left the relayer's table (RETENTION), the answer has no event_id and no block, and is not taken back.
 //

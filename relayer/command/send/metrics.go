@@ -16,12 +16,6 @@ type Metrics struct {
 	owned                           *prometheus.GaugeVec
 }
 
-// answerable are the states that an answer may have.
-var answerable = []command.State{
-	command.Done, command.DoneLate, command.Reverted, command.Voided, command.Already, command.Superseded,
-	command.Expired, command.Cancelled, command.Refused,
-}
-
 // Answers counts the final answers that an instance gives, as the owner of a sender or by DismissExpired.
 type Answers struct {
 	byState *prometheus.CounterVec
@@ -32,8 +26,10 @@ func NewAnswers(reg prometheus.Registerer) *Answers {
 	a := &Answers{byState: promauto.With(reg).NewCounterVec(prometheus.CounterOpts{
 		Name: "relayer_command_answers_total", Help: "Commands that got their final answer, by state.",
 	}, []string{"state"})}
-	for _, s := range answerable {
-		a.byState.WithLabelValues(string(s))
+	for s := range command.Transitions {
+		if s.Final() {
+			a.byState.WithLabelValues(string(s))
+		}
 	}
 
 	return a
