@@ -434,9 +434,9 @@ func TestPrepareAddsFactories(t *testing.T) {
 	_, err = registry.Prepare(t.Context(), f.pool, chain, []registry.Factory{{Address: old}, {Address: named("0xnew")}})
 	require.ErrorIs(t, err, registry.ErrOtherFactory, "it brings one, and leaves out two")
 	require.NoError(t, pgx.BeginFunc(t.Context(), f.pool, func(tx pgx.Tx) error {
-		_, err := registry.RetireFactory(t.Context(), tx, chain, past)
+		_, err := registry.RetireFactory(t.Context(), tx, chain, past, 0)
 		require.ErrorIs(t, err, registry.ErrUnknownFactory, "its past is still being read")
-		_, err = registry.RetireFactory(t.Context(), tx, chain, young)
+		_, err = registry.RetireFactory(t.Context(), tx, chain, young, 0)
 
 		return err
 	}))

@@ -139,15 +139,14 @@ const addFactory = `
 	from leadership l where l.chain_id = $1
 	on conflict (chain_id, address) do nothing`
 
-// RetireFactory ends the following of a factory's new deployments at the cursor of the factory watch, and returns
-// that block. Its escrows are followed to their end. ErrCreating: a transaction that creates an escrow of it is under
-// way, and that escrow would be lost.
-func RetireFactory(ctx context.Context, tx pgx.Tx, chainID int64, address common.Address) (block int64, err error) {
-	err = tx.QueryRow(ctx, `
-		with l as (update leadership set generation = generation + 1 where chain_id = $1 returning next_block)
-		update factories set retired_block = coalesce(retired_block, l.next_block) from l
-		where chain_id = $1 and address = $2 and past_block is null
-		returning retired_block`, chainID, address[:]).Scan(&block)
+// RetireFactory ends the following of a factory's new deployments at a block, and returns it: 0 is the one after the
+// newest head that an instance has seen. What the factory watch has not reached of the blocks before it is read first.
+// Its escrows are followed to their end. ErrCreating: a transaction that creates an escrow of it is under way, and that
+// escrow would be lost.
+func RetireFactory(ctx context.Context, tx pgx.Tx, chainID int64, address common.Address, at int64) (block int64,
+	err error) {
+	var next int64
+	err = tx.QueryRow(ctx, retireFactory, chainID, address[:], at).Scan(&block, &next)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return 0, fmt.Errorf("%w: %s on chain %d, or it still reads its past: `escrow-relayer factory list` tells which",
 			ErrUnknownFactory, address, chainID)
@@ -155,6 +154,11 @@ func RetireFactory(ctx context.Context, tx pgx.Tx, chainID int64, address common
 
 	if err != nil {
 		return 0, fmt.Errorf("retire factory %s: %w", address, err)
+	}
+
+	if at > 0 && at < next {
+		return 0, fmt.Errorf("retire factory %s at block %d: its deployments before block %d are followed already; "+
+			"name that one or a later one", address, at, next)
 	}
 
 	// The row's lock is held: no further one gets a nonce.
@@ -170,6 +174,36 @@ func RetireFactory(ctx context.Context, tx pgx.Tx, chainID int64, address common
 
 	return block, nil
 }
+
+const retireFactory = `
+	with l as (update leadership set generation = generation + 1 where chain_id = $1 returning next_block)
+	update factories set retired_block = coalesce(retired_block, nullif($3::bigint, 0), greatest(l.next_block,
+		(select max(head_block) + 1 from relayer_instances where chain_id = $1)))
+	from l where chain_id = $1 and address = $2 and past_block is null
+	returning retired_block, next_block`
+
+// FollowFactory undoes RetireFactory. What was deployed since, up to the cursor of the factory watch, is read as a
+// past.
+func FollowFactory(ctx context.Context, tx pgx.Tx, chainID int64, address common.Address) error {
+	tag, err := tx.Exec(ctx, followFactory, chainID, address[:])
+	if err == nil && tag.RowsAffected() == 0 {
+		err = fmt.Errorf("%w, or it is not retired: `escrow-relayer factory list` tells which; one is added by FACTORY_ADDRESS",
+			ErrUnknownFactory)
+	}
+
+	if err != nil {
+		return fmt.Errorf("follow factory %s of chain %d again: %w", address, chainID, err)
+	}
+
+	return nil
+}
+
+const followFactory = `
+	with l as (update leadership set generation = generation + 1 where chain_id = $1 returning next_block)
+	update factories
+	set past_block = case when retired_block < l.next_block then coalesce(past_block, retired_block) else past_block end,
+	    until_block = case when retired_block < l.next_block then l.next_block else until_block end, retired_block = null
+	from l where chain_id = $1 and address = $2 and retired_block is not null`
 
 // ErrCreating means that transactions which create escrows of a factory are under way.
 var ErrCreating = errors.New("transactions that create escrows are under way")

@@ -85,4 +85,12 @@ func TestAddFactoryRunbook(t *testing.T) {
 		return w.count(fmt.Sprintf(`select count(*) from processed_events where event_type = 'Approved' and escrow in ('%s', '%s')`,
 			strings.ToLower(escrows[0].Hex()), strings.ToLower(escrows[1].Hex()))) == 4
 	}, time.Minute, 50*time.Millisecond)
+
+	code, out = w.operator(nil, "factory", "follow", w.Contracts.Load.Hex())
+	require.Zero(t, code, out)
+	require.Eventually(t, func() bool { return w.count(`select count(*) from escrows`) == known+1 }, time.Minute,
+		50*time.Millisecond)
+	code, out = w.operator(nil, "factory", "retire", w.Contracts.Load.Hex(), "--at", "1")
+	require.Equal(t, 2, code)
+	require.Contains(t, out, "are followed already")
 }

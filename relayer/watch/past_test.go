@@ -86,7 +86,9 @@ func TestFactoryIsAddedWithItsPast(t *testing.T) {
 	}
 }
 
-// A factory that is retired deploys nothing more that is followed; its escrows are followed to their end.
+// A factory is retired at the newest head that the fleet has seen: what was deployed before is followed, though nobody
+// has read it yet; what is deployed later is not, until the factory is followed again. Its escrows are followed to
+// their end.
 func TestFactoryIsRetired(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -94,17 +96,34 @@ func TestFactoryIsRetired(t *testing.T) {
 	w.mine(confirmations + 1)
 	w.run(watch.FilterTopics, true)
 	before := w.expect(w.head() - confirmations)
-	var retired int64
-	require.NoError(t, pgx.BeginFunc(t.Context(), w.DB, func(tx pgx.Tx) (err error) {
-		retired, err = registry.RetireFactory(t.Context(), tx, chainID, w.d.Factory)
+	w.create(1)
+	w.mine(1)
+	w.Exec(`insert into relayer_instances (chain_id, instance_id, partition_number, total_partitions, strategy, status,
+		lock_key, head_block) values ($1, 'heartbeats', 0, 1, 'modulo', 'active', 0, $2)`, int64(chainID), int64(w.head()))
+	cursor := w.Column(`select next_block::text from leadership`)[0]
+	change := func(do func(tx pgx.Tx) error) { require.NoError(t, pgx.BeginFunc(t.Context(), w.DB, do)) }
+	require.ErrorContains(t, pgx.BeginFunc(t.Context(), w.DB, func(tx pgx.Tx) error {
+		_, err := registry.RetireFactory(t.Context(), tx, chainID, w.d.Factory, 1)
 		return err
-	}))
-	require.Greater(t, retired, int64(w.d.Block))
+	}), "before block "+cursor+" are followed already")
+	change(func(tx pgx.Tx) error {
+		require.ErrorIs(t, registry.FollowFactory(t.Context(), tx, chainID, w.d.Factory), registry.ErrUnknownFactory)
+		retired, err := registry.RetireFactory(t.Context(), tx, chainID, w.d.Factory, 0)
+		require.EqualValues(t, w.head()+1, retired)
+
+		return err
+	})
 	w.mine(confirmations + 1)
+	w.expect(w.head() - confirmations) // both
 	w.create(1)
 	w.approve(1, before.Escrows[0])
 	w.approve(2, before.Escrows[0])
 	w.mine(confirmations + 1)
 	require.Eventually(t, func() bool { return len(w.out.of(before.Escrows[0])) == 4 }, time.Minute, 5*time.Millisecond)
-	require.Equal(t, []string{"1"}, w.Column(`select count(*)::text from escrows`))
+	require.Equal(t, []string{"2"}, w.Column(`select count(*)::text from escrows`))
+
+	change(func(tx pgx.Tx) error { return registry.FollowFactory(t.Context(), tx, chainID, w.d.Factory) })
+	w.create(1)
+	w.mine(confirmations + 1)
+	require.Len(t, w.expect(w.head()-confirmations).Escrows, 4)
 }

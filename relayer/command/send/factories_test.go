@@ -85,7 +85,7 @@ func TestCommandsOfEveryFactory(t *testing.T) {
 func (w *world) retire(factory common.Address, want error) {
 	w.t.Helper()
 	err := pgx.BeginFunc(w.t.Context(), w.db, func(tx pgx.Tx) error {
-		_, err := registry.RetireFactory(context.WithoutCancel(w.t.Context()), tx, w.node.ChainID().Int64(), factory)
+		_, err := registry.RetireFactory(context.WithoutCancel(w.t.Context()), tx, w.node.ChainID().Int64(), factory, 0)
 		return err
 	})
 	require.ErrorIs(w.t, err, want)
