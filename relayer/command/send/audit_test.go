@@ -48,6 +48,9 @@ func TestAudit(t *testing.T) {
 	found, done := w.audit()
 	require.Empty(t, found)
 	require.Equal(t, send.Audited{Senders: 1, Nonces: 3, Commands: 3}, done)
+	require.Eventually(t, func() bool { // the sender notes the block after it has answered
+		return w.int(`select count(*) from senders where checked_block >= (select max(block_number) from commands)`) == 1
+	}, patience, 20*time.Millisecond)
 	stop()
 
 	// What is not final is nobody's fault yet.

@@ -70,7 +70,8 @@ func TestAuditOfWhatHasLeft(t *testing.T) {
 	require.Len(t, w.sent(), used+1)
 }
 
-// Rounds, intake and retention read what is open, however much was answered: before the table is analyzed, and after.
+// Rounds and intake read what is open, and retention what is to leave, however much was answered: before the table is
+// analyzed, and after.
 func TestRoundsReadNoAnsweredCommands(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, startSim(t))
@@ -101,5 +102,9 @@ func TestRoundsReadNoAnsweredCommands(t *testing.T) {
 	}
 
 	stop()
+	r, err := retention.Once(t.Context(), retention.Config{DB: db, ChainID: w.node.ChainID().Int64(),
+		Events: 30 * 24 * time.Hour})
+	require.NoError(t, err)
+	require.Zero(t, r.Commands, "none is so old")
 	require.Less(t, read("commands")-before, answered/2)
 }
