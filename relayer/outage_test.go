@@ -16,6 +16,7 @@ import (
 // The last words of an instance that gives the database up are DB_OUTAGE_LIMIT and what is wrong with
 // the database: at the start and later, whether the limit is reached between two attempts or within one.
 func TestTheLastWordsOfAnOutage(t *testing.T) {
+	t.Parallel()
 	closed, err := port.Reserve()
 	require.NoError(t, err)
 	defer closed.Close()

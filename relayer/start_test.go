@@ -125,6 +125,7 @@ func starting(t *testing.T, url string) *Relayer {
 
 // A migration that takes longer than any other step may is waited for, rather than cut off and begun anew for ever.
 func TestAMigrationMayTakeLong(t *testing.T) {
+	t.Parallel()
 	url := testpg.Bare(t)
 	conn, err := pgx.Connect(t.Context(), url)
 	require.NoError(t, err)

@@ -104,8 +104,9 @@ type deceit struct {
 	honest  int
 }
 
-// deceits that are tried; with the tag long, all.
-var deceits = []deceit{{"invented", false, 1}, {"withheld", true, 1}}
+// deceits that are tried; with the tag long, all. Beside one, the honest endpoint is believed after a minute, which
+// relayer/chain tests in a bubble.
+var deceits = []deceit{{"invented", false, 2}, {"withheld", true, 2}}
 
 // One endpoint lies while slots change hands, or after a restart, when the process knows nothing of it yet: about
 // blocks that were mined while nobody served the slots. Exactly what the chain has is published; where no other

@@ -337,7 +337,7 @@ func gasLimit(kind command.Kind, estimate uint64) uint64 {
 	return min(estimate+estimate/4+extra, 1<<24)
 }
 
-// Pauses between two looks at a command that has to wait: they double from a second.
+// Pauses between two looks at a command that has to wait: they double from HoldFor.
 const (
 	maxPause      = time.Minute
 	maxPauseSoon  = 15 * time.Second // for what may change any moment: an escrow becomes final, a signer answers
@@ -350,7 +350,7 @@ func (t *triage) hold(w *waiting, code, detail string) {
 		most = maxPauseSoon
 	}
 
-	t.holds = append(t.holds, hold{w.CommandID, code, detail, min(time.Second<<min(w.Holds, 20), most)})
+	t.holds = append(t.holds, hold{w.CommandID, code, detail, min(t.cfg.HoldFor<<min(w.Holds, 20), most)})
 }
 
 // holdUntil has a command wait for a time, as of now by the same clock.

@@ -249,6 +249,7 @@ func (w *world) config() send.Config {
 		Limits: send.Limits{MaxInFlight: 16, MaxFee: big.NewInt(1e17), DayFees: big.NewInt(1e18),
 			DayValue: big.NewInt(1e18)},
 		LookEvery: 50 * time.Millisecond, // these senders are not told that commands have come
+		HoldFor:   50 * time.Millisecond,
 		Metrics:   send.NewMetrics(prometheus.NewRegistry(), nil, nil),
 		Log:       slog.New(slog.NewTextHandler(w.t.Output(), &slog.HandlerOptions{Level: slog.LevelInfo})),
 	}

@@ -26,6 +26,9 @@ func TestApprovalAndSettlementExcludeEachOther(t *testing.T) {
 	require.NoError(t, w.node.(*testchain.Sim).AdvanceTime(t.Context(), 200*time.Second))
 	w.mine(confirmations + 1)
 	w.awaitTarget()
+	require.Eventually(t, func() bool { // senders see no further than the ledger
+		return w.int(`select next_block from leadership`) > w.head()-confirmations
+	}, patience, 10*time.Millisecond)
 	w.start(nil)
 	var first, second []common.Hash
 	for escrow, kinds := range map[common.Address][2]command.Kind{fresh: {command.Approve, command.Release},

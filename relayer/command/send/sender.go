@@ -50,6 +50,7 @@ type Config struct {
 	BumpAfter   time.Duration
 	LookEvery   time.Duration // the longest pause between two looks at the account; 0 means 15 s
 	SignWithin  time.Duration // how long one signature may take; 0 means 20 s
+	HoldFor     time.Duration // the first pause of a command that has to wait; 0 means 1 s
 	Log         *slog.Logger
 	Metrics     *Metrics
 }
@@ -100,6 +101,7 @@ func (cfg *Config) setDefaults() {
 	cfg.BumpAfter = cmp.Or(cfg.BumpAfter, time.Minute)
 	cfg.LookEvery = cmp.Or(cfg.LookEvery, 15*time.Second)
 	cfg.SignWithin = cmp.Or(cfg.SignWithin, 20*time.Second)
+	cfg.HoldFor = cmp.Or(cfg.HoldFor, time.Second)
 	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	if cfg.Valid == nil {
 		cfg.Valid = func() bool { return true }
