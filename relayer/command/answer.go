@@ -99,8 +99,8 @@ type Answer struct {
 }
 
 // Final reports whether this is the final answer to the command: nothing follows it but, after a deep
-// reorganisation, Reopened. A refusal with revision 0 is not: it says that one message was refused and
-// is not stored, since it has the signature of no known requester. Anyone with the right to
+// reorganisation, Reopened. What has revision 0 is not: it says that one message was refused and is not stored, since
+// it has the signature of no known requester, has expired long ago, or is one too many. Anyone with the right to
 // publish to the relayer can cause it for another one's command, which has its own answer.
 func (a Answer) Final() bool { return a.Revision%2 == 1 }
 

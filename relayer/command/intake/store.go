@@ -148,22 +148,18 @@ func (s *store) acceptIn(ctx context.Context, tx pgx.Tx, all []*candidate) error
 		}
 
 		c := byID[id]
-		ok, err := s.admit(ctx, tx, c.requester)
-		if err != nil {
+		unstored, err := s.unstored(ctx, tx, c)
+		switch {
+		case err != nil:
 			return err
-		}
-
-		if ok {
+		case unstored.State == "":
 			fresh = append(fresh, *c)
 			continue
+		case c.topic:
+			replies = append(replies, unstored)
 		}
 
-		answers[id] = command.Answer{CommandID: id, State: command.Refused, Code: command.CodeTooMany, Kind: c.signed.Kind,
-			Reference: c.signed.Reference, ReplyTo: c.signed.ReplyTo,
-			Detail: "this requester has as many open commands as its max_open in the policy: it is not stored, and may be sent again"}
-		if c.topic {
-			replies = append(replies, answers[id])
-		}
+		answers[id] = unstored
 	}
 
 	stored, err := s.storeFresh(ctx, tx, fresh, answers)
@@ -187,6 +183,29 @@ func (s *store) acceptIn(ctx context.Context, tx pgx.Tx, all []*candidate) error
 	}
 
 	return outbox.AddAnswers(ctx, tx, s.chainID, replies)
+}
+
+// leftAfter is how long after it has expired a command may have been answered and have left: RETENTION is longer.
+const leftAfter = time.Hour
+
+// unstored is the answer to a command that is not stored; without a state it is to be. It has revision 0: what has
+// expired long ago may have a final answer that has left with it.
+func (s *store) unstored(ctx context.Context, tx pgx.Tx, c *candidate) (a command.Answer, err error) {
+	a = command.Answer{CommandID: c.id, Kind: c.signed.Kind, Reference: c.signed.Reference, ReplyTo: c.signed.ReplyTo}
+	if int64(c.signed.ExpiresAt) < time.Now().Add(-leftAfter).Unix() {
+		a.State, a.Code = command.Expired, command.CodeExpired
+		a.Detail = "expires_at had passed long before it came; an answer that it had before holds"
+
+		return a, nil
+	}
+
+	ok, err := s.admit(ctx, tx, c.requester)
+	if err == nil && !ok {
+		a.State, a.Code = command.Refused, command.CodeTooMany
+		a.Detail = "this requester has as many open commands as its max_open in the policy: it is not stored, and may be sent again"
+	}
+
+	return a, err
 }
 
 // storeFresh stores what is new, and adds its answers to answers. It returns those that are final.
