@@ -185,8 +185,9 @@ func (s *store) acceptIn(ctx context.Context, tx pgx.Tx, all []*candidate) error
 	return outbox.AddAnswers(ctx, tx, s.chainID, replies)
 }
 
-// leftAfter is how long after it has expired a command may have been answered and have left: RETENTION is longer.
-const leftAfter = time.Hour
+// leftAfter is how long after it has expired a command may have been answered and have left: RETENTION is at least
+// twice as long, since this clock is not the database's.
+const leftAfter = 30 * time.Minute
 
 // unstored is the answer to a command that is not stored; without a state it is to be. It has revision 0: what has
 // expired long ago may have a final answer that has left with it.
