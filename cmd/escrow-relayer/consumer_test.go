@@ -29,6 +29,7 @@ import (
 // The consumer that the documents show ends with what the escrows hold on the chain: killed at each step of each
 // round, through reorganisations that take published events back, and a replay of everything.
 func TestConsumer(t *testing.T) {
+	t.Parallel()
 	program := filepath.Join(t.TempDir(), "balances")
 	require.NoError(t, lab.Build(t.Context(), "../../relayer/message/subscriber/balances", program))
 	testConsumer(t, ".", program)

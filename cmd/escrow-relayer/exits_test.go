@@ -140,6 +140,7 @@ func TestBeforeTheFirstMigration(t *testing.T) {
 
 // A watch outlives a database that is gone.
 func TestStatusWatchOutlivesTheDatabase(t *testing.T) {
+	t.Parallel()
 	pg, err := testpg.Start(t.Context(), testpg.Options{Own: true})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, pg.Stop(context.Background())) })
@@ -224,35 +225,6 @@ func TestWhole(t *testing.T) {
 	require.Empty(t, (&whole{lag: 100, instance: "r0", since: started}).missing(three()))
 	require.Contains(t, (&whole{lag: 100, instance: "r0", since: started.Add(time.Second)}).missing(three()),
 		"not been started since")
-}
-
-// A fleet that is not whole is the answer no; a database that cannot be asked is not.
-func TestPlanWait(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, func(o *lab.Options) { o.Confirmations = 2 })
-	env := w.Environ("cli", 0, 1, nil)
-	for n := range 2 {
-		w.run(fmt.Sprintf("r%d", n), n, 2, nil)
-	}
-
-	w.ready("r0", "r1")
-	w.blocks(3)
-
-	code, out := call(t, env, "plan", "wait", "--timeout", "30s", "--total", "2")
-	require.Zero(t, code, out)
-	code, out = call(t, env, "plan", "wait", "--timeout", "0s", "--total", "3")
-	require.Equal(t, exitNo, code, out)
-	require.Contains(t, out, "partition 2 of 3 has no live instance")
-	code, out = call(t, append(env, "DATABASE_URL=postgres://u@127.0.0.1:1/x"), "plan", "wait", "--timeout", "0s")
-	require.Equal(t, exitRefused, code, out)
-	require.Contains(t, out, "nothing accepts connections at 127.0.0.1:1")
-
-	code, out = call(t, env, "replay", "--from", "1000000")
-	require.Equal(t, exitNo, code, out)
-	require.Contains(t, out, "0 events")
-	for _, p := range w.fleet {
-		require.NotContains(t, readLog(t, p), `"severity":"WARNING"`, "a first start warns of nothing")
-	}
 }
 
 func readLog(t *testing.T, p *lab.Process) string {

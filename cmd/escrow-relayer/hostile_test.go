@@ -206,10 +206,20 @@ func TestForgedDeployment(t *testing.T) {
 
 	w.namesLiar(liar)
 	require.NoError(t, w.Chain.(*testchain.Sim).AdvanceTime(t.Context(), 200*time.Second))
-	require.Eventually(t, func() bool { // the keeper looks once a minute
-		require.NoError(t, w.Chain.Mine(t.Context(), 1))
-		return w.count(`select count(*) from commands where state = 'done'`) == escrows
-	}, 3*time.Minute, 200*time.Millisecond)
+	require.NoError(t, w.Chain.Mine(t.Context(), w.Confirmations))
+	due, err := w.Head(t.Context())
+	require.NoError(t, err)
+	mined := func(query string, want int) func() bool {
+		return func() bool {
+			require.NoError(t, w.Chain.Mine(t.Context(), 1))
+			return w.count(query) >= want
+		}
+	}
+	require.Eventually(t, mined(`select verified_block from leadership`, int(due)), 3*time.Minute, 200*time.Millisecond)
+	w.stop("r0") // the keeper looks once a minute, and when it starts
+	w.run("r0", 0, 1, env)
+	require.Eventually(t, mined(`select count(*) from commands where state = 'done'`, escrows), 3*time.Minute,
+		200*time.Millisecond)
 	require.Equal(t, escrows, w.count(`select count(distinct r.address) from commands c
 		join escrow_registry r on lower(r.address) = lower(c.escrow)`))
 	require.Equal(t, escrows, w.count(`select count(*) from commands`))
