@@ -93,7 +93,7 @@ func TestTrust(t *testing.T) {
 	w.Exec(`update relayer_instances set trust = 'believed' where instance_id = 'b'`)
 	f, err := fleet.Read(t.Context(), w.DB, chain)
 	require.NoError(t, err)
-	require.Empty(t, f.Problems)
+	require.Equal(t, []string{fleet.Believed}, kinds(f.Problems))
 	require.Empty(t, f.Faults)
 	require.Equal(t, []string{"", "believed"}, []string{f.Find("a").Trust, f.Find("b").Trust})
 
@@ -102,7 +102,7 @@ func TestTrust(t *testing.T) {
 		chain)
 	f, err = fleet.Read(t.Context(), w.DB, chain)
 	require.NoError(t, err)
-	require.Equal(t, []string{fleet.SetAside}, kinds(f.Problems))
+	require.Equal(t, []string{fleet.SetAside, fleet.Believed}, kinds(f.Problems))
 	require.Equal(t, fleet.Warning, f.Problems[0].Severity)
 	require.Contains(t, f.Problems[0].Text, ": https://rpc.example.com (lie, 2026-11-26 10:00:00 UTC)")
 	require.Equal(t, fleet.Fault{Endpoint: "https://rpc.example.com", Kind: "lie",

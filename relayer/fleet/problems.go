@@ -18,7 +18,7 @@ type Severity string
 const (
 	Critical Severity = "critical" // now: events are delayed, or will be
 	Warning  Severity = "warning"  // today
-	Notice   Severity = "notice"   // no action: it normally ends within seconds
+	Notice   Severity = "notice"   // no action: it normally ends within seconds, or was chosen
 )
 
 // rank orders the severities, the worst first.
@@ -64,6 +64,8 @@ const (
 	StillChain      = "chain_stands_still"
 	StrangerHolds   = "stranger_holds_lock"
 	SetAside        = "endpoint_set_aside"
+	Believed        = "one_endpoints_word"
+	EndpointOut     = "endpoint_out"
 	NoNode          = "no_node"
 	DatabaseGone    = "database_down"
 	DatabaseRefuses = "database_refuses"
@@ -117,6 +119,8 @@ var runbookOf = map[string]string{
 	StillChain:      "lag.md#relayerheadstuck",
 	StrangerHolds:   "leader-gap.md#strangers",
 	SetAside:        "node-disagreement.md#relayerendpointsetaside",
+	Believed:        "node-disagreement.md#relayerbelieved",
+	EndpointOut:     "provider-change.md#relayerendpointdown",
 	ReadOnly:        "database-connections.md#relayerdatabasedown",
 	DatabaseRefuses: "database-connections.md#relayerdatabasedown",
 	DatabaseGone:    "database-connections.md#relayerdatabasedown",
@@ -213,6 +217,10 @@ func (f *Fleet) Judge(l Limits) []Problem {
 
 		f.judgeSettings(&p, l)
 		f.judgeCommands(&p)
+		if who := names(f, func(i *Instance) bool { return i.Alive && i.Trust == "believed" }); who != "" {
+			p.add(Believed, Notice, "name another endpoint, of another provider, in RPC_URLS",
+				"the word of one endpoint says which blocks are the chain's: %s", who)
+		}
 	}
 
 	f.judgeStrangers(&p)

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -69,6 +70,10 @@ func Headline(all []Problem) string {
 		return what + ": this may end within seconds"
 	}
 
+	if !slices.ContainsFunc(all, func(p Problem) bool { return p.Kind != Believed && p.Kind != EndpointOut }) {
+		return "All is stored and published; look at the endpoints"
+	}
+
 	return "The fleet is settling"
 }
 
@@ -89,6 +94,15 @@ func (s *Sight) judgeSelf(p *problems) {
 	s.lasting(p, OwnNode, LimitNode, i.NodeSince, "this instance's node", i.Node)
 	s.lasting(p, Standing, Limit{Behind: 1, Critical: LimitStanding.Critical}, i.StandingSince,
 		"this instance stores nothing new", i.Stuck)
+	if i.Node != nil {
+		return
+	}
+
+	for _, e := range i.Endpoints {
+		if !e.Up {
+			p.add(EndpointOut, Notice, "look at its last error, and at the provider", "%s is out for this instance", e.Name)
+		}
+	}
 }
 
 // judgePublishing adds the reason why messages wait.

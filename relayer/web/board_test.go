@@ -11,9 +11,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
-
-	"github.com/fusion-prime/escrow-relayer/partition"
-	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
 )
 
 // countingDB counts snapshots, of which a reading of the fleet takes one.
@@ -137,49 +134,6 @@ func TestYoungProcessPlotsLess(t *testing.T) {
 	}
 
 	require.Equal(t, 1, strings.Count(newPast(samples, now).amount("Outbox", number, outboxOf).Lines[0].Path, "M"))
-}
-
-func TestSlotMap(t *testing.T) {
-	t.Parallel()
-	modulo := func(n int) partition.Partition {
-		return partition.Partition{Number: n, Total: 2, Strategy: partition.Modulo}
-	}
-	f := &fleet.Fleet{Instances: []fleet.Instance{
-		{ID: "a", Number: 0, Partition: modulo(0), Alive: true, Slots: 2, Adopted: 1}, {ID: "a2", Number: 0, Alive: true},
-		{ID: "b", Number: 1, Slots: 1},
-		{ID: "long gone", Number: 3},
-	}}
-	f.Slots.Total = 60
-	f.Slots.Each = []fleet.Slot{
-		{Number: 0, Owner: "a", Served: true}, {Number: 1, Owner: "a", Served: true, Adopted: true}, {Number: 2},
-		{Number: 3, Owner: "b"}, {Number: 4, Owner: "nobody knows"},
-	}
-	c := colours(f)
-	require.Equal(t, map[string]int{"a": 0, "a2": 2, "b": 1}, c, "a standby must not take the colour of another number")
-	m := newSlotMap(f, c)
-	require.Equal(t, "00p00a00f01d00f", m.Cells)
-	require.Equal(t, "M0 0h.88M1 0h.88", m.Owners[0].Path)
-	require.Equal(t, "M1 0h.88", m.Owners[0].Over)
-	require.Equal(t, "M3 0h.88", m.Owners[1].Path)
-	require.Equal(t, "M2 0h.88M4 0h.88", m.Free)
-	require.False(t, m.Owners[1].Alive)
-}
-
-func TestColoursOfManyInstances(t *testing.T) {
-	t.Parallel()
-	f := &fleet.Fleet{}
-	for n := range 40 {
-		f.Instances = append(f.Instances, fleet.Instance{ID: string(rune('A' + n)), Number: n, Alive: true})
-	}
-
-	c := colours(f)
-	require.Len(t, c, 40)
-	used := map[int]bool{}
-	for _, v := range c {
-		used[v] = true
-	}
-
-	require.Len(t, used, palette)
 }
 
 func TestFormats(t *testing.T) {

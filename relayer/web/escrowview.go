@@ -13,7 +13,6 @@ type escrowView struct {
 	Query   string
 	Problem string // why the rest is empty
 	Address string
-	Slot    int
 	Status  string
 	Facts   []fact
 	Events  []event
@@ -21,7 +20,7 @@ type escrowView struct {
 }
 
 func (p *page) escrow(d *escrowDetail) *escrowView {
-	v := &escrowView{Query: d.Address, Address: d.Address, Slot: int(d.Slot), Status: d.Status,
+	v := &escrowView{Query: d.Address, Address: d.Address, Status: d.Status,
 		Events: d.Events.Events, More: d.Events.Next != nil}
 	if d.Record != nil && d.Record.Status != d.Status {
 		v.Status = d.Record.Status

@@ -74,7 +74,7 @@ func setup(t testing.TB) *world {
 		Escrows: 412, Slots: 840, InFlight: 3,
 		Endpoints: []fleet.Endpoint{
 			{Name: "rpc0", Host: "https://***.alchemy.com", Up: true, Head: testHead, Latency: 41 * time.Millisecond},
-			{Name: "rpc1", Host: "wss://***.infura.io", Up: false, Head: testHead - 9, Latency: 230 * time.Millisecond,
+			{Name: "rpc1", Host: "wss://***.infura.io", Up: true, Head: testHead - 9, Latency: 230 * time.Millisecond,
 				LastError: "429 Too Many Requests: https://…", LastErrorAt: now.Add(-3 * time.Minute)},
 		},
 	}}

@@ -27,7 +27,7 @@ var (
 )
 
 // fragments are the parts of the page that /live replaces: names of templates, and ids of the elements around them.
-var fragments = []string{"verdict", "figures", "fleet", "slots", "facts", "endpoints", "kinds", "events", "senders",
+var fragments = []string{"verdict", "figures", "fleet", "facts", "endpoints", "kinds", "events", "senders",
 	"commands"}
 
 // page renders the status page, whole or in fragments. It is immutable.
@@ -78,10 +78,6 @@ func (s *Server) servePage(w http.ResponseWriter, r *http.Request) {
 	status := http.StatusOK
 	if query := strings.TrimSpace(r.URL.Query().Get("escrow")); query != "" {
 		v.Escrow, status = s.search(r, query)
-		if v.Escrow.Problem == "" {
-			v.AtX, v.AtY = place(v.Escrow.Slot)
-		}
-
 		v.Title = short(query) + " · escrow relayer"
 	}
 

@@ -39,7 +39,7 @@ func TestPageShowsTheEssentialsWithoutAScript(t *testing.T) {
 	for _, want := range []string{
 		"<title>● relayer-0 · escrow relayer</title>", "All well", "relayer-0 has led for 4h 11m", "3 of 3 instances alive",
 		"relayer-2", `<span class="badge leader">leader</span>`,
-		"2,520 of 2,520 slots served", "served <b>2520</b>", "7,654,319", "EscrowReleased",
+		"2,520 of 2,520 slots served, 0 of them adopted; 0 of a dead owner, 0 free.", "7,654,319", "EscrowReleased",
 		"https://sepolia.etherscan.io/tx/0x", "https://sepolia.etherscan.io/block/",
 		"/?escrow=0x", "rpc1", `<noscript><meta http-equiv="refresh"`, `<html lang="en">`,
 	} {
@@ -176,11 +176,21 @@ func TestTrust(t *testing.T) {
 	w := setup(t)
 	w.fleet(2)
 	w.Exec(`update relayer_instances set trust = case instance_id when 'relayer-0' then 'proved' else 'believed' end`)
+	text := body(t, get(t, w.server().Handler(), "/"))
+	require.NotContains(t, text, "All well")
+	w.Exec(`update relayer_instances set trust = 'proved'`)
+	w.source.set(func(i *fleet.Self) { i.Endpoints[1].Up = false })
+	require.Contains(t, body(t, get(t, w.server().Handler(), "/")), "Rpc1 is out for this instance")
+	w.source.set(func(i *fleet.Self) { i.Endpoints[1].Up = true })
+	require.Contains(t, body(t, get(t, w.server().Handler(), "/")), "All well")
+	w.Exec(`update relayer_instances set trust = 'believed' where instance_id = 'relayer-1'`)
+	require.Contains(t, text, "All is stored and published; look at the endpoints")
+	require.Contains(t, text, "The word of one endpoint says which blocks are the chain&#39;s: relayer-1</span>")
 	w.Exec(`insert into endpoint_faults (chain_id, endpoint, kind, evidence) values ($1, 'https://rpc.example.com', 'lie', '')`,
 		testChain)
-	text := body(t, get(t, w.server().Handler(), "/"))
+	text = body(t, get(t, w.server().Handler(), "/"))
 	require.Contains(t, text, `data-label="Trust">proved</td>`)
-	require.Contains(t, text, `class="late" data-label="Trust">believed <span aria-hidden="true">▲</span></td>`)
+	require.Contains(t, text, `class="noted" data-label="Trust">believed</td>`)
 	require.Contains(t, text, "asked only while no other works: https://rpc.example.com (lie, ")
 	require.Contains(t, text, "node-disagreement.md#relayerendpointsetaside")
 }
@@ -228,7 +238,7 @@ func TestWhyMessagesWait(t *testing.T) {
 	waitFor(6 * time.Minute)
 	text = body(t, get(t, h, "/"))
 	require.Equal(t, 2, strings.Count(text, `<li class="critical">`), text)
-	require.NotContains(t, text, "Settling")
+	require.NotContains(t, text, "<b>Note</b>")
 }
 
 func TestAllHaveStopped(t *testing.T) {

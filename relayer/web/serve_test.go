@@ -287,10 +287,10 @@ func TestLiveSendsWhatChanges(t *testing.T) {
 	require.True(t, ok)
 	require.Len(t, u.Parts, len(fragments), "the first event has everything")
 	require.Contains(t, u.Parts["fleet"], "relayer-2")
-	require.NotContains(t, u.Parts["slots"], "of which adopted <b>1</b>")
+	require.NotContains(t, u.Parts["fleet"], ", 1 of them adopted")
 
 	w.Own("relayer-1", 0)
-	for !strings.Contains(u.Parts["slots"], "of which adopted <b>1</b>") {
+	for !strings.Contains(u.Parts["fleet"], ", 1 of them adopted") {
 		u, ok = live.next()
 		require.True(t, ok)
 		require.NotContains(t, u.Parts, "facts", "it did not change")

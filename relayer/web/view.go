@@ -14,7 +14,6 @@ import (
 // view is the templates' data, already formatted and judged.
 type view struct {
 	Title     string
-	AtX, AtY  int // position of the slot map's mark
 	Chain     int64
 	Several   bool // the process follows other chains too
 	Now       time.Time
@@ -23,7 +22,6 @@ type view struct {
 	Verdict   verdict
 	Figures   []figure
 	Fleet     fleetView
-	Slots     slotMap
 	Facts     []fact
 	Endpoints []endpointView
 	Kinds     []kind
@@ -53,7 +51,7 @@ type problemView struct{ Level, Mark, Name, Text, Remedy, Runbook string }
 var marks = map[string]struct{ mark, name string }{
 	"critical": {"✕", "Critical"},
 	"warning":  {"▲", "Warning"},
-	"notice":   {"◐", "Settling"},
+	"notice":   {"◐", "Note"},
 	"well":     {"●", "Well"},
 }
 
@@ -73,6 +71,7 @@ type fact struct{ Name, Value, Title, Link, Key string }
 type fleetView struct {
 	At        time.Time // of the snapshot
 	Summary   string
+	Slots     string // how many are served
 	Rows      []row
 	Forgotten string
 }
@@ -80,10 +79,8 @@ type fleetView struct {
 // row is an instance.
 type row struct {
 	*fleet.Instance
-	Colour         int // -1: none
 	Self           bool
 	Processed, Lag string
-	Behind         bool
 	HeartbeatLate  bool
 }
 
@@ -94,13 +91,9 @@ type endpointView struct {
 }
 
 const (
-	// slowHeartbeat is the age from which a heartbeat is marked: three of the default interval.
-	slowHeartbeat = 90 * time.Second
 	// slowEndpoint is the lag in blocks from which an endpoint is marked: endpoints learn of a
 	// block at different times.
 	slowEndpoint = 3
-	// behindBlocks is the lag from which it is marked: that of the alert.
-	behindBlocks = 100
 )
 
 // show creates a view of the current state.
@@ -120,13 +113,11 @@ func (p *page) show(n *news, i *fleet.Self, samples []sample, now time.Time) *vi
 
 	if !n.at.IsZero() {
 		v.Read = clock(n.at)
-		c := colours(&n.fleet)
-		v.Fleet = fleetOf(n, i, c)
+		v.Fleet = fleetOf(n, i)
 		if n.err != nil {
 			v.Fleet.Summary = "As of " + v.Read + " UTC: " + v.Fleet.Summary
 		}
 
-		v.Slots = newSlotMap(&n.fleet, c)
 		v.Senders, v.Commands = n.fleet.Senders, n.fleet.Commands
 	}
 
@@ -140,7 +131,6 @@ func (p *page) show(n *news, i *fleet.Self, samples []sample, now time.Time) *vi
 			count(n.kinds[0].First), span(now.Sub(n.kinds[0].Since)))
 	}
 
-	v.AtX, v.AtY = place(-1)
 	v.Title = v.Verdict.Mark + " " + v.Self.ID + " · escrow relayer"
 
 	return v
@@ -238,7 +228,7 @@ func blocks(v float64) string  { return plural(int64(v), "block", "blocks") }
 func number(v float64) string  { return count(int64(math.Round(v))) }
 func seconds(v float64) string { return span(time.Duration(v * float64(time.Second))) }
 
-func fleetOf(n *news, i *fleet.Self, colours map[string]int) fleetView {
+func fleetOf(n *news, i *fleet.Self) fleetView {
 	f := &n.fleet
 	alive := " No instance is alive." // all have stopped cleanly: none is expected
 	if f.Expected() > 0 {
@@ -246,6 +236,9 @@ func fleetOf(n *news, i *fleet.Self, colours map[string]int) fleetView {
 	}
 
 	v := fleetView{At: f.At, Summary: leaderLine(f) + alive}
+	s := &f.Slots
+	v.Slots = fmt.Sprintf("%s of %s slots served, %s of them adopted; %s of a dead owner, %s free.", count(s.Served),
+		count(s.Total), count(s.Adopted), count(s.Dead), count(s.Free))
 	if f.Forgotten > 0 {
 		v.Forgotten = plural(f.Forgotten, "instance", "instances") +
 			" that stopped or died a while ago and own nothing are not shown."
@@ -253,17 +246,12 @@ func fleetOf(n *news, i *fleet.Self, colours map[string]int) fleetView {
 
 	for k := range f.Instances {
 		in := &f.Instances[k]
-		r := row{Instance: in, Colour: -1, Self: in.ID == i.ID, Processed: "–", Lag: "–",
-			HeartbeatLate: in.Alive && time.Duration(in.HeartbeatAge) > slowHeartbeat}
-		if c, ok := colours[in.ID]; ok {
-			r.Colour = c
-		}
-
+		r := row{Instance: in, Self: in.ID == i.ID, Processed: "–", Lag: "–",
+			HeartbeatLate: in.Alive && fleet.LimitHeartbeat.Severity(time.Duration(in.HeartbeatAge)) != ""}
 		if in.Cursor > 0 && in.Slots > 0 {
 			r.Processed = count(in.Cursor - 1)
 			if i.Target > 0 {
-				lag := max(0, i.Target-in.Cursor+1)
-				r.Lag, r.Behind = count(lag), lag > behindBlocks
+				r.Lag = count(max(0, i.Target-in.Cursor+1))
 			}
 		}
 
