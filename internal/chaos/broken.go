@@ -32,7 +32,7 @@ var Breakages = []Breakage{
 	{
 		Name: "believes", What: "believes what an endpoint says of a block",
 		Says: "an event_id that is not", file: "relayer/chain/endpoint/receipts.go",
-		old: "proof.Root(q.Encoded) != h.Receipts", new: "proof.Root(q.Encoded) != h.Receipts && h.Number == 0",
+		old: "under, found := rooted(q.Encoded, h.Receipts)", new: "under, found := len(q.Encoded), h.Number > 0",
 	},
 	{
 		Name: "broadcast-first", What: "broadcasts before it records the attempt",
@@ -43,7 +43,7 @@ var Breakages = []Breakage{
 	{
 		Name: "early-answer", What: "answers before finality",
 		Says: "C4: answered before finality", file: "relayer/chain/view.go",
-		old: "head.Number - min(head.Number, o.cfg.Confirmations)", new: "head.Number",
+		old: "return o.cfg.Confirmations", new: "return 0",
 	},
 	{
 		Name: "no-conflicts", What: "signs without checking for a conflict",
