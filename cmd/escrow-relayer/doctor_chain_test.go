@@ -55,6 +55,7 @@ func TestDoctorOfAnEndpoint(t *testing.T) {
 			x.Range, x.RangeErr = 0, said("limit exceeded")
 			x.Oldest, x.OldestErr, x.OldestLogs = 2000, said("limit exceeded"), true
 		}, "history", unknown, "no logs of any block", "archive node", 0},
+		"slow": {func(x *chain.Examination) { x.Latency = 1100 * time.Millisecond }, "latency", note, "1.1s (median)", "", 0},
 		"a rate": {func(x *chain.Examination) { x.Rate = 1.5 }, "rate", note, "asked for 1.5 requests per second",
 			"went through", 0},
 		"a rate, and too little time": {func(x *chain.Examination) {

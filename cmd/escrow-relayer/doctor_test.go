@@ -125,9 +125,8 @@ func TestDoctor(t *testing.T) {
 		late := proxy(t, faults.Fault{Mode: faults.Behind, N: 20})
 		other := proxy(t, faults.Fault{Mode: faults.Chain, N: 5})
 		down := proxy(t, faults.Fault{Mode: faults.Down})
-		slow := proxy(t, faults.Fault{Mode: faults.Slow, Delay: 1100 * time.Millisecond})
 		code, d, out := examine(t, w.Environ("doc", 0, 1, map[string]string{"RPC_URLS": strings.Join([]string{
-			limited.WS(), pruned.HTTP(), late.HTTP(), other.HTTP(), down.HTTP() + "/v3/0123456789abcdef", slow.HTTP(),
+			limited.WS(), pruned.HTTP(), late.HTTP(), other.HTTP(), down.HTTP() + "/v3/0123456789abcdef",
 		}, ",")}))
 		require.Equal(t, 1, code, out)
 		require.NotContains(t, out, "0123456789abcdef")
@@ -145,8 +144,6 @@ func TestDoctor(t *testing.T) {
 		require.Contains(t, found, "serves chain 5, CHAIN_ID is 1337")
 		v, _ = d.verdict(down.HTTP(), "chain")
 		require.Equal(t, wrong, v)
-		v, _ = d.verdict(slow.HTTP(), "latency")
-		require.Equal(t, note, v)
 		for _, p := range []*faults.Node{limited, pruned, late} {
 			sum := 0
 			for _, m := range []string{"eth_chainId", "eth_getBlockByNumber", "eth_getCode", "eth_getLogs", "eth_subscribe",
