@@ -50,7 +50,10 @@ const (
 	// block Fault.N on.
 	Stayed Mode = "stayed"
 	Batch  Mode = "batch" // batches of more than Fault.N items are refused as geth does it: one error, for the first id
-	Rate   Mode = "rate"  // no more than Fault.N items per second, twice as many at once; else as Limited
+	// No more than Fault.N items per second, twice as many at once: else as Limited, or under the status Fault.Status.
+	Rate Mode = "rate"
+	// The same item by item: those of a batch that are beyond it get an error that says Fault.Words.
+	RateEach Mode = "rate-each"
 
 	// Lies about the chain, of a node that means to deceive: internal/faults/hostile.go.
 
@@ -86,6 +89,7 @@ type Fault struct {
 	// of the requests that are hit, at random; zero: all. Of Down to HTML, Slow, Behind, Split and Stayed
 	// (a gateway with unequal backends), and of those of eth_sendRawTransaction.
 	Share  float64
+	Status int    // HTTP
 	Words  string // of a refusal; empty: a provider's, at random
 	Method string
 	Of     func(raw []byte) bool
@@ -103,7 +107,7 @@ type Injected struct {
 	remove  func()
 
 	mu     sync.Mutex
-	tokens float64 // of Rate, as of filled
+	tokens float64 // of Rate and RateEach, as of filled
 	filled time.Time
 	made   map[common.Hash]forged // of Fork: by the hash that the block behind has
 }

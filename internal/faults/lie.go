@@ -126,7 +126,7 @@ func (n *Node) lie(ctx context.Context, list []*Injected, body []byte) ([]byte, 
 
 	n.mu.Unlock()
 	plain := find(list, Range, Results, Behind, Split, Stayed, Omit, Foreign, Chain, Pruned, Forgotten, Without, Standing,
-		Tagged, Stateless, Batch, Refused, Reworded, Rewritten) == nil && find(list, hostile...) == nil
+		Tagged, Stateless, Batch, Refused, Reworded, Rewritten, RateEach) == nil && find(list, hostile...) == nil
 	if plain && (!sends || onSend == nil && find(list, SendLost, SendForgotten, SendRefused) == nil) {
 		return n.post(ctx, body)
 	}
@@ -200,6 +200,11 @@ func (v *view) one(r request) (response, error) {
 	if i := find(v.list, Refused); i != nil && (i.Method == "" || i.Method == r.Method) {
 		i.hits.Add(1)
 		return refuse(r, -32000, i.Words), nil
+	}
+
+	if i := find(v.list, RateEach); i != nil && !i.take(1) {
+		i.hits.Add(1)
+		return refuse(r, -32005, i.Words), nil
 	}
 
 	if r.Method == sendMethod {

@@ -2,6 +2,7 @@ package faults
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -187,7 +188,7 @@ func (n *Node) answer(ctx context.Context, body []byte) answer {
 
 			timer.Stop()
 		case Limited, Rate:
-			return answer{status: http.StatusTooManyRequests, retry: f.Delay, kind: "text/plain",
+			return answer{status: cmp.Or(f.Status, http.StatusTooManyRequests), retry: f.Delay, kind: "text/plain",
 				body: []byte("too many requests\n")}
 		case Failing:
 			return answer{status: http.StatusInternalServerError + n.number(5), kind: "text/plain",

@@ -299,6 +299,17 @@ func TestAllowances(t *testing.T) {
 	require.Eventually(t, func() bool { return ask(t, n, headQuestion).status == 200 },
 		time.Minute, 50*time.Millisecond)
 	require.Positive(t, i.Hits())
+	i.Remove()
+
+	// Item by item: of a batch the first are answered.
+	i = n.Inject(Fault{Mode: RateEach, N: 1, Words: "slower"})
+	require.Eventually(t, func() bool {
+		batch, _, err := parse[response]([]byte(ask(t, n, lateQuestion).body))
+		require.NoError(t, err)
+
+		return batch[0].Error == nil && strings.Contains(string(batch[1].Error), "slower")
+	}, time.Minute, 50*time.Millisecond)
+	require.Positive(t, i.Hits())
 }
 
 func TestLies(t *testing.T) {
