@@ -115,7 +115,7 @@ func Open(ctx context.Context, cfg SessionConfig) (*Session, error) {
 
 // Close ends a session that was opened but not run.
 func (s *Session) Close() {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(context.Background()), s.cfg.ProbeEvery)
+	ctx, cancel := context.WithTimeout(context.Background(), s.cfg.ProbeEvery)
 	defer cancel()
 	_ = s.conn.Close(ctx) // the connection is gone, with or without an error
 }

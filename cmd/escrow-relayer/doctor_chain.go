@@ -265,9 +265,14 @@ func (d *doctor) history(x *chain.Examination) {
 	case x.OldestLogs && x.Range == 0:
 		d.say(unknown, "history", "it gives no logs of any block")
 	default:
+		of := "headers"
+		if x.OldestLogs {
+			of = "logs"
+		}
+
 		d.say(wrong, "history",
 			"%s go back to block %d only, and START_BLOCK is %d: put an archive node into RPC_URLS; of older ones it says %s",
-			map[bool]string{false: "headers", true: "logs"}[x.OldestLogs], x.Oldest, start, says)
+			of, x.Oldest, start, says)
 	}
 }
 

@@ -19,8 +19,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
 )
 
-// bin is the binary under test, built with the race detector: a race in a process makes it exit
-// with 66, which the tests see.
+// bin is the binary under test.
 var bin string
 
 func TestMain(m *testing.M) {

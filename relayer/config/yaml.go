@@ -146,7 +146,12 @@ func (f *file) setting(p part, path, key string, value *yaml.Node) {
 	var texts []string
 	for _, n := range values {
 		if n = target(n); n.Kind != yaml.ScalarNode {
-			f.say(path, "must be %s", map[bool]string{true: "a list of texts", false: "one value"}[v.Type == "list"])
+			if v.Type == "list" {
+				f.say(path, "must be a list of texts")
+			} else {
+				f.say(path, "must be one value")
+			}
+
 			return
 		}
 
