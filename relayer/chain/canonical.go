@@ -44,8 +44,8 @@ func (r *reader) anchor(ctx context.Context, n uint64) (to place, oneWord bool, 
 	return place{n, list[0].Hash}, oneWord, nil
 }
 
-// shown are the headers at some heights far below the tip that two endpoints show (one with a word that counts, or
-// that alone still has the block).
+// shown are the headers at some heights that two endpoints show (one with a word that counts, or that alone still has
+// the block).
 func (r *reader) shown(ctx context.Context, numbers []uint64) (list []Header, oneWord bool, err error) {
 	oneWord = len(r.pool.nodes) > 1 && r.outlook.agreement.Believes()
 	list, err = two(ctx, r, numbers[0], nil, func(ctx context.Context, e *endpoint.Node) ([]Header, bool, error) {
@@ -54,6 +54,9 @@ func (r *reader) shown(ctx context.Context, numbers []uint64) (list []Header, on
 	}, func(a, b []Header) bool {
 		return slices.EqualFunc(a, b, func(a, b Header) bool { return a.Hash == b.Hash })
 	}, r.outlook.agreement.Counts, true)
+	if err != nil {
+		err = fmt.Errorf("headers of blocks %d to %d: %w", numbers[0], numbers[len(numbers)-1], err)
+	}
 
 	return list, oneWord, err
 }
@@ -66,7 +69,7 @@ func (r *reader) canonical(ctx context.Context, numbers ...uint64) (list []Heade
 	for some := range slices.Chunk(numbers[:far], headersAtOnce) {
 		more, alone, err := r.shown(ctx, some)
 		if err != nil {
-			return nil, alone, fmt.Errorf("headers of blocks %d to %d: %w", some[0], some[len(some)-1], err)
+			return nil, alone, err
 		}
 
 		list, oneWord = append(list, more...), oneWord || alone

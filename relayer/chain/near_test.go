@@ -1,7 +1,9 @@
 package chain
 
 import (
+	"encoding/json"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -35,4 +37,29 @@ func TestNearBlocksAreProvedInBatches(t *testing.T) {
 	}
 
 	require.Less(t, proofs, near/2, "HTTP requests, of which three per block were made one by one")
+}
+
+// Where few of the near blocks have events, their headers alone are asked for, and not those of all blocks up to the
+// tip: a free endpoint's rate is spent on what is read.
+func TestFewNearBlocksCostFewHeaders(t *testing.T) {
+	const head, final, every = 2000, 1900, 100
+	chain := newChain(head, every, 0)
+	chain.seal()
+	n := startNode(t, chain)
+	n.finalized, n.receipts = final, true
+	s := start(t, Config{URLs: []string{n.server.URL}, ChainID: 1, Finality: Finalized})
+	await(t, s, func(v View) bool { return v.Target == final })
+	asked := 0
+	n.set(func() {
+		n.lie = func(method string, params []json.RawMessage) (any, error) {
+			if method == rpc.GetByNumber && strings.HasPrefix(string(params[0]), `"0x`) {
+				n.set(func() { asked++ })
+			}
+
+			return nil, nil
+		}
+	})
+	logs, _ := collect(t, s, 1, final-leapBlocks, filterA())
+	require.Equal(t, chain.all(1, final-leapBlocks), logs)
+	n.set(func() { require.Less(t, asked, nearBlocks/8) })
 }

@@ -57,7 +57,7 @@ func (r *reader) proveEvents(ctx context.Context, b Batch) (Batch, error) {
 		return b, nil
 	}
 
-	headers, _, err := r.canonical(ctx, slices.Sorted(maps.Keys(claimed))...)
+	headers, err := r.settled(ctx, slices.Sorted(maps.Keys(claimed)))
 	if err != nil {
 		return Batch{}, err
 	}
@@ -99,6 +99,27 @@ func (r *reader) proveEvents(ctx context.Context, b Batch) (Batch, error) {
 	b.Logs = Replace(b.Logs, proved)
 
 	return b, nil
+}
+
+// settled are the chain's headers at some heights that do not change any more: what two endpoints show, or where that
+// takes more headers, what leads to the tip.
+func (r *reader) settled(ctx context.Context, numbers []uint64) (list []Header, err error) {
+	tip, _ := r.outlook.agreement.Tip()
+	if tip.number < numbers[0]+2*uint64(len(numbers)) {
+		list, _, err = r.canonical(ctx, numbers...)
+		return list, err
+	}
+
+	for some := range slices.Chunk(numbers, headersAtOnce) {
+		more, _, err := r.shown(ctx, some)
+		if err != nil {
+			return nil, err
+		}
+
+		list = append(list, more...)
+	}
+
+	return list, nil
 }
 
 // Of a range so many blocks are proved in one batch, and so many batches are in flight. Several ranges are in flight.
