@@ -142,7 +142,7 @@ func TestGaugesOfFindings(t *testing.T) {
 
 	require.Equal(t, map[string]float64{ledger.DeepReorg: 1_795_000_000, ledger.MissingEvent: 0,
 		ledger.ExtraEvent: 0, ledger.AnnouncedAgain: 0,
-		ledger.OversizedMessage: 0, ledger.UndecodableEvent: 0, ledger.UnannouncedContract: 0,
+		ledger.UndecodableEvent: 0, ledger.UnannouncedContract: 0,
 		ledger.EndpointFault: 0}, got)
 }
 

@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"testing"
@@ -27,7 +28,7 @@ func story(t *testing.T) (*testchain.Truth, []testpubsub.Message) {
 		truth.Escrows = append(truth.Escrows, escrow)
 		var deployed, later []testpubsub.Message
 		for i, name := range []string{"EscrowCreated", "EscrowDeployed", "Approved", "ArbiterChanged", "EscrowReleased"} {
-			e := message.Event{Name: name, Escrow: escrow, BlockNumber: uint64(10 + i),
+			e := message.Event{Name: name, Escrow: escrow.Hex(), BlockNumber: uint64(10 + i),
 				TransactionHash: common.Hash{byte(n), byte(i)}, LogIndex: uint(i), Factory: factories[n].Hex()}
 			truth.Events[escrow] = append(truth.Events[escrow],
 				testchain.Entry{ID: fmt.Sprintf("%s:%d", common.Hash(e.TransactionHash), i), Name: name, Escrow: escrow,
@@ -116,7 +117,7 @@ func TestEachFactoryByItself(t *testing.T) {
 	require.Zero(t, a.Each[0].Retracted)
 	require.Equal(t, 1, a.Each[1].Retracted)
 
-	messages[1] = published(t, message.Event{Name: "Approved", Escrow: truth.Escrows[0], BlockNumber: 12,
+	messages[1] = published(t, message.Event{Name: "Approved", Escrow: truth.Escrows[0].Hex(), BlockNumber: 12,
 		TransactionHash: common.Hash{0, 2}, LogIndex: 2, Factory: factories[1].Hex()})
 	a = compare(messages)
 	require.False(t, a.Exact())
@@ -126,7 +127,8 @@ func TestEachFactoryByItself(t *testing.T) {
 
 // published is the message of an event.
 func published(t *testing.T, e message.Event) testpubsub.Message {
-	e.ContractAddress = common.Address(e.Escrow).Hex()
+	e.Escrow = cmp.Or(e.Escrow, common.Address{}.Hex())
+	e.ContractAddress = e.Escrow
 	e.Args = []byte(`{"escrow":"` + e.ContractAddress + `"}`)
 	body, attributes, err := message.Encode(message.Original, &e, 1337, time.Unix(1795238400, 0))
 	require.NoError(t, err)

@@ -13,6 +13,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
+
+	events "github.com/fusion-prime/escrow-relayer/relayer/message"
 )
 
 // Message as it was stored or delivered. Whoever reads it must not change it.
@@ -171,7 +173,13 @@ func (r *Recorder) wait(ctx context.Context, condition func() bool) error {
 	}
 }
 
+// add records a message. One of the relayer's that does not decode fails the recorder.
 func (r *Recorder) add(m Message) {
+	if m.Attributes[events.AttrEventID] != "" {
+		_, err := events.Decode(m.Data, m.Attributes)
+		r.fail(err)
+	}
+
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.messages = append(r.messages, m)

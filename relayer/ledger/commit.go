@@ -276,7 +276,7 @@ func announce(ctx context.Context, t *transaction, late []registry.Late) error {
 
 	sortEvents(events)
 
-	return enqueue(ctx, t, events, func(e *contract.Event) bool { return !told[e.Place()] && !oversized(e) })
+	return enqueue(ctx, t, events, func(e *contract.Event) bool { return !told[e.Place()] })
 }
 
 const announced = `

@@ -26,7 +26,7 @@ const served = 2048
 func request(ctx context.Context, t *transaction, events []contract.Event) error {
 	var told []contract.Event
 	for i := range events {
-		if t.cfg.Publishes(events[i].Name) && !oversized(&events[i]) {
+		if t.cfg.Publishes(events[i].Name) {
 			told = append(told, events[i])
 		}
 	}
@@ -52,7 +52,7 @@ const addRequests = `
 func serve(ctx context.Context, t *transaction) error {
 	rows, _ := t.Query(ctx, serveRequests, pgx.StrictNamedArgs{"chain": t.cfg.ChainID, "me": t.cfg.InstanceID,
 		"token": t.token, "announces": t.cfg.Publishes(contract.Deployed), "replay": message.Replay,
-		"limit": served, "most": maxArgs})
+		"limit": served})
 	n, err := collectRows(t, rows)
 	if err != nil {
 		return fmt.Errorf("serve requests: %w", err)
@@ -63,8 +63,7 @@ func serve(ctx context.Context, t *transaction) error {
 	return nil
 }
 
-// serveRequests skips events that were removed or published since the request, and those too large
-// for a message.
+// serveRequests skips events that were removed or published since the request.
 const serveRequests = `
 	with due as (
 		delete from requests r using (
@@ -81,7 +80,7 @@ const serveRequests = `
 		insert into outbox (chain_id, token, block_number, log_index, slot, kind, escrow, event_type)
 		select e.chain_id, @token, e.block_number, e.log_index, e.slot, d.kind, e.escrow, (select name from event_types t where t.id = e.type)
 		from due d join events e on e.chain_id = @chain and e.block_number = d.block_number and e.log_index = d.log_index and e.escrow = d.escrow
-		where (d.kind = @replay or not e.told) and octet_length(e.args) <= @most
+		where d.kind = @replay or not e.told
 		order by d.id
 		returning seq, slot, kind, block_number, log_index)
 	select q.seq, q.slot, q.kind, ` + eventColumns + `

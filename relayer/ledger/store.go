@@ -43,13 +43,9 @@ func store(ctx context.Context, t *transaction, events []contract.Event,
 		}
 	}
 
-	told := func(e *contract.Event) bool { return how.queue && t.cfg.Publishes(e.Name) && !oversized(e) }
+	told := func(e *contract.Event) bool { return how.queue && t.cfg.Publishes(e.Name) }
 	stored, err := insert(ctx, t, fresh, told)
 	if err != nil {
-		return nil, err
-	}
-
-	if err := tellOversized(ctx, t, stored); err != nil {
 		return nil, err
 	}
 
@@ -66,30 +62,6 @@ func store(ctx context.Context, t *transaction, events []contract.Event,
 	sortEvents(stored) // the fold needs the order of the chain
 
 	return stored, nil
-}
-
-// maxArgs bounds the arguments of a published event, in bytes of JSON. Pub/Sub accepts 10 MB per
-// request, and the message has them twice: in args, and at the top level.
-const maxArgs = 4_800_000
-
-// oversized reports whether the message of an event exceeds Pub/Sub's limit: Pub/Sub would refuse
-// it for ever, and with it every later message of its key.
-func oversized(e *contract.Event) bool { return len(e.Args) > maxArgs }
-
-// tellOversized records a finding for stored events with messages beyond Pub/Sub's limit.
-func tellOversized(ctx context.Context, t *transaction, stored []contract.Event) error {
-	n, last := 0, int64(0)
-	for i := range stored {
-		if e := &stored[i]; oversized(e) && t.cfg.Publishes(e.Name) {
-			n, last = n+1, blockOf(e)
-		}
-	}
-
-	if n == 0 {
-		return nil
-	}
-
-	return addFinding(ctx, t, Finding{Kind: OversizedMessage, Block: last, Events: n})
 }
 
 // distinct drops duplicates within a commit: a transaction that a node shows in two blocks of a

@@ -93,8 +93,6 @@ const (
 	AnnouncedAgain = "announced_again"
 	// an endpoint is set aside; its row is in endpoint_faults
 	EndpointFault = "endpoint_fault"
-	// stored events exceed the size of a message: they are not published
-	OversizedMessage = "oversized_message"
 	// followed contracts have emitted logs under our topics that the ABI does not decode
 	UndecodableEvent = "undecodable_event"
 	// factories have created contracts that no event of the ABI announces
@@ -110,8 +108,8 @@ type Finding struct {
 }
 
 // FindingKinds lists them.
-var FindingKinds = []string{DeepReorg, MissingEvent, ExtraEvent, AnnouncedAgain, OversizedMessage, UndecodableEvent,
-	UnannouncedContract, EndpointFault}
+var FindingKinds = []string{DeepReorg, MissingEvent, ExtraEvent, AnnouncedAgain, UndecodableEvent, UnannouncedContract,
+	EndpointFault}
 
 const insertFinding = `
 	insert into findings (chain_id, kind, block_number, events, detail) values ($1, $2, $3, $4, nullif($5, ''))`

@@ -29,6 +29,9 @@ type Message struct {
 
 	// Args are the event's arguments by ABI name: strings, booleans, or []any and map[string]any of these.
 	Args map[string]any
+	// Truncated: the arguments are left out, since the message would be larger than Pub/Sub accepts. The chain has them,
+	// by TransactionHash and LogIndex, and the relayer's database, in processed_events.
+	Truncated bool
 
 	Replay            bool   // published once more on request
 	Retracted         bool   // a retraction: the event was published, and a reorganisation has removed it
@@ -47,7 +50,10 @@ var (
 // names the argument, and its value if it has another type.
 func (m *Message) Text(name string) (string, error) {
 	value, ok := m.Args[name]
-	if !ok {
+	switch {
+	case !ok && m.Truncated:
+		return "", fmt.Errorf("argument %s of %s %s is left out: the message is truncated", name, m.EventType, m.EventID)
+	case !ok:
 		return "", fmt.Errorf("argument %s of %s %s is missing", name, m.EventType, m.EventID)
 	}
 
@@ -101,13 +107,14 @@ func Decode(body []byte, attributes map[string]string) (*Message, error) {
 	}
 
 	var m Message
-	var name string
+	var name, escrow string
 	r := reader{top: top}
 	r.read("event_id", &m.EventID)
 	r.read("event_type", &m.EventType)
 	r.read("event_name", &name)
 	r.read("chain_id", &m.ChainID)
 	r.read("contract_address", &m.ContractAddress)
+	r.read("escrow", &escrow)
 	r.read("block_number", &m.BlockNumber)
 	r.read("block_hash", &m.BlockHash)
 	r.read("block_timestamp", &m.BlockTimestamp)
@@ -124,10 +131,14 @@ func Decode(body []byte, attributes map[string]string) (*Message, error) {
 		r.read("original_block_hash", &m.OriginalBlockHash)
 	}
 
+	if _, ok := top["truncated"]; ok {
+		r.read("truncated", &m.Truncated)
+	}
+
 	r.readArgs(&m)
 	m.Escrow, m.Replay = attributes[AttrEscrow], attributes[AttrReplay] == "true"
 	if r.err == nil {
-		r.err = m.verify(name, attributes)
+		r.err = m.verify(name, escrow, attributes)
 	}
 
 	if r.err != nil {
@@ -138,13 +149,13 @@ func Decode(body []byte, attributes map[string]string) (*Message, error) {
 }
 
 // verify checks the message against itself and against the attributes.
-func (m *Message) verify(name string, attributes map[string]string) error {
+func (m *Message) verify(name, escrow string, attributes map[string]string) error {
 	for _, f := range []struct {
 		name, value string
 		form        *regexp.Regexp
 	}{
 		{"event_id", m.EventID, eventID}, {"chain_id", m.ChainID, natural}, {"contract_address", m.ContractAddress, address},
-		{"block_hash", m.BlockHash, hash}, {"transaction_hash", m.TransactionHash, hash},
+		{"escrow", escrow, address}, {"block_hash", m.BlockHash, hash}, {"transaction_hash", m.TransactionHash, hash},
 	} {
 		if !f.form.MatchString(f.value) {
 			return fmt.Errorf("%s is %q", f.name, f.value)
@@ -168,11 +179,8 @@ func (m *Message) verify(name string, attributes map[string]string) error {
 		return fmt.Errorf("a retraction with the reason %q and original_block_hash %q", m.Reason, m.OriginalBlockHash)
 	}
 
-	escrow := m.ContractAddress
-	if m.EventType == deployed {
-		if escrow = m.announced(); !address.MatchString(escrow) {
-			return fmt.Errorf("attribute escrow is %q, and no argument of %s %s is that address", m.Escrow, m.EventType, m.EventID)
-		}
+	if m.EventType != deployed && escrow != m.ContractAddress {
+		return fmt.Errorf("escrow is %s, and contract_address %s", escrow, m.ContractAddress)
 	}
 
 	retracted := ""
@@ -191,22 +199,6 @@ func (m *Message) verify(name string, attributes map[string]string) error {
 	}
 
 	return nil
-}
-
-// announced is the argument of an EscrowDeployed that has the escrow. A factory of another project may call it
-// otherwise: then it is the one that equals the attribute.
-func (m *Message) announced() string {
-	if escrow, ok := m.Args["escrow"].(string); ok {
-		return escrow
-	}
-
-	for _, value := range m.Args {
-		if text, ok := value.(string); ok && strings.ToLower(text) == m.Escrow {
-			return text
-		}
-	}
-
-	return ""
 }
 
 // reader reads fields, until the first unreadable one.

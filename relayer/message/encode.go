@@ -15,7 +15,7 @@ import (
 type Event struct {
 	Name            string // of the event, an identifier
 	ContractAddress string // the emitter, EIP-55
-	Escrow          [20]byte
+	Escrow          string // EIP-55
 	Factory         string // that has deployed the escrow, EIP-55; "" if unknown: it is left out
 	BlockNumber     uint64
 	BlockHash       [32]byte
@@ -27,19 +27,25 @@ type Event struct {
 }
 
 // Encode returns the body and the attributes of a message. published is the time of sending. The
-// order of the body's fields is fixed. An error means that the arguments are not an object.
+// order of the body's fields is fixed. A message that Pub/Sub would refuse goes without its arguments.
+// An error means that the arguments are not an object.
 func Encode(k Kind, e *Event, chainID int64, published time.Time) (body []byte,
 	attributes map[string]string, err error) {
 	id := EventID(e.TransactionHash, e.LogIndex, e.Occurrence)
 	chain := strconv.FormatInt(chainID, 10)
 	attributes = attributesOf(k, e, id, chain)
+	args, truncated := e.Args, len(e.Args) > MaxArgs
+	if truncated {
+		args = []byte("{}")
+	}
 
-	b := make([]byte, 0, 704+2*len(e.Args)) // a default event's envelope has some 640 bytes
+	b := make([]byte, 0, 768+2*len(args)) // a default event's envelope has some 700 bytes
 	b = appendText(append(b, '{'), "event_id", id)
 	b = appendText(append(b, ','), "event_type", e.Name)
 	b = appendText(append(b, ','), "event_name", e.Name)
 	b = appendText(append(b, ','), "chain_id", chain)
 	b = appendText(append(b, ','), "contract_address", e.ContractAddress)
+	b = appendText(append(b, ','), "escrow", e.Escrow)
 	if e.Factory != "" {
 		b = appendText(append(b, ','), "factory", e.Factory)
 	}
@@ -55,8 +61,12 @@ func Encode(k Kind, e *Event, chainID int64, published time.Time) (body []byte,
 		b = append(appendHash(b, e.BlockHash[:]), '"')
 	}
 
-	b = append(append(b, `,"args":`...), e.Args...)
-	if b, err = appendMembers(b, e.Args); err != nil {
+	if truncated {
+		b = append(b, `,"truncated":true`...)
+	}
+
+	b = append(append(b, `,"args":`...), args...)
+	if b, err = appendMembers(b, args); err != nil {
 		return nil, nil, fmt.Errorf("encode %s %s: %w", e.Name, id, err)
 	}
 
@@ -75,10 +85,9 @@ func EventID(transaction [32]byte, index uint, occurrence int16) string {
 }
 
 func attributesOf(k Kind, e *Event, id, chain string) map[string]string {
-	var buf [48]byte
 	attributes := map[string]string{
 		AttrEventID: id, AttrEventType: e.Name, AttrEventName: e.Name, AttrChainID: chain, AttrSchema: Version,
-		AttrEscrow:      string(appendHash(buf[:0], e.Escrow[:])),
+		AttrEscrow:      strings.ToLower(e.Escrow),
 		AttrBlockNumber: strconv.FormatUint(e.BlockNumber, 10),
 	}
 	if e.Factory != "" {

@@ -43,6 +43,10 @@ const (
 	AttrGoogleTraceParent = "googclient_traceparent"
 )
 
+// MaxArgs bounds the arguments of a message, in bytes of JSON. Pub/Sub accepts 10 MB per request, and a message has
+// them twice.
+const MaxArgs = 4_800_000
+
 // Reorganised is the reason of every retraction so far.
 const Reorganised = "reorganisation"
 
@@ -54,9 +58,9 @@ const deployed = "EscrowDeployed"
 // in every message, so that a name means the same in all of them.
 func reserved(name string) bool {
 	switch name {
-	case "event_id", "event_type", "event_name", "chain_id", "contract_address", "factory", "block_number", "block_hash",
-		"block_timestamp", "transaction_hash", "log_index", "timestamp", "args",
-		"retracted", "reason", "original_block_hash":
+	case "event_id", "event_type", "event_name", "chain_id", "contract_address", "escrow", "factory", "block_number",
+		"block_hash", "block_timestamp", "transaction_hash", "log_index", "timestamp", "args", "truncated", "retracted",
+		"reason", "original_block_hash":
 		return true
 	}
 

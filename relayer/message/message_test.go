@@ -37,8 +37,7 @@ func event(name, args string) *message.Event {
 		Name: name, ContractAddress: escrow, Factory: factory, BlockNumber: 7_654_321, BlockTime: 1_795_238_400, LogIndex: 12,
 		Args:      []byte(args),
 		BlockHash: [32]byte{0xb1, 31: 0x0c}, TransactionHash: [32]byte{0x7a, 31: 0xff},
-		Escrow: [20]byte{0xe3, 0xd2, 0x98, 0x00, 0x84, 0xb2, 0x91, 0xfb, 0xa9, 0x68, 0x42, 0x08, 0xeb, 0xdb, 0x5a, 0x4c,
-			0xb0, 0x3b, 0xbd, 0x29},
+		Escrow: escrow,
 	}
 	if name == "EscrowDeployed" {
 		e.ContractAddress = factory
@@ -77,6 +76,10 @@ func examples() []example {
 		{"every_type", message.Original, event("Noted",
 			`{"text":"say \"hi\", {you}: [\\]","block_hash":"0x00","ok":true,"list":["1","2"],"leg":{"to":"`+payer+`","memos":[["a"],[]]},"args":"mine","reason":"late"}`)},
 		{"aliased", message.Original, event("EscrowDeployed", `{"id":"7","deal":"`+escrow+`","price":"1"}`)},
+		{"aliased_end", message.Original, event("EscrowReleased", `{"id":"7","escrow":"mine","truncated":false}`)},
+		{"odd", message.Original, event("Noted",
+			`{"text":"\u0000\ufffd\"\\\n","__proto__":"x","constructor":["y"],"toString":{}}`)},
+		{"truncated", message.Original, event("Noted", `{"text":"`+strings.Repeat(`\u0001`, message.MaxArgs/6+1)+`"}`)},
 		{"retraction", message.Retraction, approved},
 		{"replay", message.Replay, deployed},
 	}
@@ -108,6 +111,7 @@ func TestGolden(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, x.kind == message.Replay, m.Replay)
 			require.Equal(t, x.kind == message.Retraction, m.Retracted)
+			require.Equal(t, x.name == "truncated", m.Truncated)
 		})
 	}
 }
@@ -210,6 +214,10 @@ func TestArguments(t *testing.T) {
 	require.Equal(t, payee, text)
 
 	of := " of EscrowReleased " + m.EventID
+	m.Truncated = true
+	_, err = m.Text("nothing")
+	require.EqualError(t, err, `argument nothing`+of+` is left out: the message is truncated`)
+	m.Truncated = false
 	_, err = m.Int("payee")
 	require.EqualError(t, err, `argument payee`+of+` is no integer: "`+payee+`"`)
 	_, err = m.Int("padded")
@@ -249,7 +257,12 @@ func TestDecodeRefuses(t *testing.T) {
 		{name: "a time without a zone", old: `Z","transaction_hash`, new: `","transaction_hash`,
 			want: "read block_timestamp"},
 		{name: "copies that differ", old: `"1"}`, new: `"2"}`, times: 1, want: "argument amount"},
-		{name: "no copy", old: `},"escrow":"` + escrow + `"`, new: `}`, want: "argument"},
+		{name: "no copy", old: `},"amount":"1"`, new: `}`, want: "argument"},
+		{name: "no escrow", old: `"escrow":"` + escrow + `","factory"`, new: `"factory"`, want: "escrow is missing"},
+		{name: "an escrow that is no address", old: `"escrow":"` + escrow + `","factory"`, new: `"escrow":"0x12","factory"`,
+			want: "escrow is"},
+		{name: "another emitter than the escrow", old: `"EscrowDeployed"`, new: `"Approved"`, want: "contract_address"},
+		{name: "truncated, or not", old: `"args"`, new: `"truncated":"yes","args"`, want: "read truncated"},
 		{name: "a number", old: `"1"`, new: `1`, want: "neither string nor boolean"},
 		{name: "a null argument", old: `"1"`, new: `null`, want: "neither string nor boolean"},
 		{name: "a null in an array", old: `"1"`, new: `[["a",null]]`, want: "neither string nor boolean"},
@@ -341,7 +354,9 @@ func TestEncodeRefuses(t *testing.T) {
 // FuzzEncode compares with encoding/json: valid arguments make a valid body that says the same.
 func FuzzEncode(f *testing.F) {
 	for _, x := range examples() {
-		f.Add(string(x.event.Args))
+		if x.name != "truncated" {
+			f.Add(string(x.event.Args))
+		}
 	}
 
 	f.Add(` { "a" : [ "}" , { "b\\" : "\"" } ] , "timestamp" : true } `)
@@ -362,14 +377,14 @@ func FuzzEncode(f *testing.F) {
 		require.NoError(t, json.Unmarshal(body, &got), "%s", body)
 		require.JSONEq(t, args, string(got["args"]))
 		for name, value := range want {
-			if _, reserved := attributes[name]; reserved && name != "escrow" && name != "schema" ||
+			if _, reserved := attributes[name]; reserved && name != "schema" ||
 				string(got[name]) == string(got["args"]) {
 				continue
 			}
 
 			switch name {
-			case "contract_address", "block_hash", "block_timestamp", "transaction_hash", "log_index", "timestamp", "retracted",
-				"reason", "original_block_hash":
+			case "contract_address", "block_hash", "block_timestamp", "transaction_hash", "log_index", "timestamp", "truncated",
+				"retracted", "reason", "original_block_hash":
 				continue
 			}
 
@@ -405,12 +420,7 @@ func FuzzDecode(f *testing.F) {
 				attributes[message.AttrRetracted] = "true"
 			}
 
-			s, _ := top["contract_address"].(string)
-			if top["event_type"] == "EscrowDeployed" {
-				args, _ := top["args"].(map[string]any)
-				s, _ = args["escrow"].(string)
-			}
-
+			s, _ := top["escrow"].(string)
 			attributes[message.AttrEscrow] = strings.ToLower(s)
 		}
 

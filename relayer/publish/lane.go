@@ -9,6 +9,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 
+	"github.com/fusion-prime/escrow-relayer/relayer/message"
 	"github.com/fusion-prime/escrow-relayer/relayer/outbox"
 )
 
@@ -71,11 +72,14 @@ type row struct {
 	doubtful bool // an earlier owner may have published it
 }
 
-// size is the approximate size of a row in memory and in a request: the body has the arguments
-// twice.
+// size is the approximate size of a row in a request: the body has the arguments twice.
 func (r *row) size() int {
 	if r.Answer != nil {
 		return 1024 + len(r.Answer.Body)
+	}
+
+	if len(r.Event.Args) > message.MaxArgs {
+		return 1024
 	}
 
 	return 1024 + 2*len(r.Event.Args)

@@ -56,14 +56,19 @@ func (s *shared) send(ctx context.Context, topic string, f *request) (err error)
 
 // event converts an event for package message.
 func event(e *contract.Event) *message.Event {
-	factory := ""
+	text := func(a common.Address) string { return string(contract.AppendChecksum(make([]byte, 0, 42), a)) }
+	emitter, factory := text(e.Emitter), ""
+	escrow := emitter
+	if e.Escrow != e.Emitter {
+		escrow = text(e.Escrow)
+	}
+
 	if e.Factory != (common.Address{}) {
-		factory = string(contract.AppendChecksum(make([]byte, 0, 42), e.Factory))
+		factory = text(e.Factory)
 	}
 
 	return &message.Event{
-		Name: e.Name, ContractAddress: string(contract.AppendChecksum(make([]byte, 0, 42), e.Emitter)), Escrow: e.Escrow,
-		Factory: factory, BlockNumber: e.BlockNumber,
+		Name: e.Name, ContractAddress: emitter, Escrow: escrow, Factory: factory, BlockNumber: e.BlockNumber,
 		BlockHash: e.BlockHash, BlockTime: e.BlockTime, TransactionHash: e.TxHash, LogIndex: e.LogIndex,
 		Occurrence: e.Occurrence,
 		Args:       e.Args,

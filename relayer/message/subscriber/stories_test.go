@@ -50,13 +50,21 @@ type teller struct {
 }
 
 func (l *teller) say(kind message.Kind, chain int64, tx byte, index uint, occurrence int16) {
+	l.tell(kind, chain, "Approved", `{"approver":"0x311E63dfcEfe7f2c202715ef0DF01CDA82f58914"}`, tx, index, occurrence)
+}
+
+func (l *teller) tell(kind message.Kind, chain int64, name, args string, tx byte, index uint, occurrence int16) {
+	const escrow, factory = "0xE3d2980084b291fBA9684208EbDB5A4cb03bBD29", "0x1F98431c8aD98523631AE4a59f267346ea31F984"
+	emitter := escrow
+	if name == "EscrowDeployed" {
+		emitter = factory
+	}
+
 	e := &message.Event{
-		Name: "Approved", ContractAddress: "0xE3d2980084b291fBA9684208EbDB5A4cb03bBD29",
-		Escrow: [20]byte{0xe3, 0xd2, 0x98, 0x00, 0x84, 0xb2, 0x91, 0xfb, 0xa9, 0x68, 0x42, 0x08, 0xeb, 0xdb, 0x5a, 0x4c,
-			0xb0, 0x3b, 0xbd, 0x29},
+		Name: name, ContractAddress: emitter, Escrow: escrow,
 		BlockNumber: 100 + uint64(tx), BlockTime: 1_795_238_400 + uint64(tx), BlockHash: [32]byte{0xb1, tx},
 		TransactionHash: [32]byte{tx}, LogIndex: index, Occurrence: occurrence,
-		Args: []byte(`{"approver":"0x311E63dfcEfe7f2c202715ef0DF01CDA82f58914"}`),
+		Args: []byte(args),
 	}
 	body, attributes, err := message.Encode(kind, e, chain, time.Unix(1_795_240_000, 0))
 	require.NoError(l.t, err)
@@ -111,6 +119,16 @@ func small(t testing.TB) (all []*teller) {
 		l.say(message.Original, 1, 1, 0, 0)
 		l.say(message.Replay, 1, 1, 0, 0)
 		l.say(message.Retraction, 1, 1, 0, 0)
+	})
+	tell("an escrow of a factory of others, with an odd message and one without its arguments", "01234", func(l *teller) {
+		l.tell(message.Original, 1, "EscrowDeployed", `{"id":"7","deal":"0xE3d2980084b291fBA9684208EbDB5A4cb03bBD29"}`, 1, 0, 0)
+		l.tell(message.Original, 1, "Noted", `{"text":"\u0000\ufffd","__proto__":"x","escrow":["mine"]}`, 2, 0, 0)
+		l.tell(message.Original, 1, "Noted", `{"text":"`+strings.Repeat("a", message.MaxArgs)+`"}`, 3, 0, 0)
+		l.tell(message.Retraction, 1, "Noted", `{"text":"`+strings.Repeat("a", message.MaxArgs)+`"}`, 3, 0, 0)
+		l.tell(message.Original, 1, "EscrowReleased", `{"id":"7"}`, 4, 0, 0)
+		l.keep(1, 1, 0, 0)
+		l.keep(1, 2, 0, 0)
+		l.keep(1, 4, 0, 0)
 	})
 	tell("one event id on two chains", "001122", func(l *teller) {
 		l.say(message.Original, 1, 1, 0, 0)

@@ -13,9 +13,9 @@ VERSION = "1"  # the attribute schema of every message that this package knows
 
 # The names of the envelope. An argument with one of these names appears under args only.
 ENVELOPE = frozenset({
-    "event_id", "event_type", "event_name", "chain_id", "contract_address", "factory", "block_number", "block_hash",
-    "block_timestamp", "transaction_hash", "log_index", "timestamp", "args", "retracted", "reason",
-    "original_block_hash",
+    "event_id", "event_type", "event_name", "chain_id", "contract_address", "escrow", "factory", "block_number",
+    "block_hash", "block_timestamp", "transaction_hash", "log_index", "timestamp", "args", "truncated", "retracted",
+    "reason", "original_block_hash",
 })
 
 Argument = Union[str, bool, "list[Argument]", "dict[str, Argument]"]
@@ -54,9 +54,13 @@ class Message:
     factory: str = ""  # that has deployed the escrow, EIP-55; empty in messages of versions that followed one factory
     reason: str = ""  # of a retraction
     original_block_hash: str = ""  # of a retraction: the block that the event was published from
+    truncated: bool = False  # the arguments are left out: the message would be larger than Pub/Sub accepts
 
     def text(self, name: str) -> str:
         """An argument that is a string: an address, an integer, bytes, or a text. Else MalformedError."""
+        if name not in self.args and self.truncated:
+            raise MalformedError(
+                f"argument {name} of {self.event_type} {self.event_id} is left out: the message is truncated")
         if name not in self.args:
             raise MalformedError(f"argument {name} of {self.event_type} {self.event_id} is missing")
         value = self.args[name]
@@ -96,7 +100,7 @@ def decode(body: bytes | str, attributes: Mapping[str, str]) -> Message:
         event_id=_string(top, "event_id", _EVENT_ID),
         event_type=_string(top, "event_type"),
         chain_id=_string(top, "chain_id", _NATURAL),
-        escrow=attributes.get("escrow", ""),
+        escrow=_string(top, "escrow", _ADDRESS).lower(),
         contract_address=_string(top, "contract_address", _ADDRESS),
         block_number=_uint64(top, "block_number"),
         block_hash=_string(top, "block_hash", _HASH),
@@ -110,6 +114,7 @@ def decode(body: bytes | str, attributes: Mapping[str, str]) -> Message:
         factory=_string(top, "factory", _ADDRESS) if attributes.get("factory") else "",
         reason=_string(top, "reason") if retracted else "",
         original_block_hash=_string(top, "original_block_hash", _HASH) if retracted else "",
+        truncated="truncated" in top,
     )
     _verify(message, top, attributes)
     return message
@@ -190,24 +195,14 @@ def _verify(m: Message, top: dict[str, Any], attributes: Mapping[str, str]) -> N
         raise MalformedError(f"event_id is {m.event_id}, but transaction_hash and log_index give {want}")
     if m.retracted and top["retracted"] is not True:
         raise MalformedError(f"read retracted: {top['retracted']!r:.100}")
-    escrow = _announced(m) if m.event_type == "EscrowDeployed" else m.contract_address
+    if m.truncated and top["truncated"] is not True:
+        raise MalformedError(f"read truncated: {top['truncated']!r:.100}")
+    if m.event_type != "EscrowDeployed" and top["escrow"] != m.contract_address:
+        raise MalformedError(f"escrow is {top['escrow']}, and contract_address {m.contract_address}")
     for name, value in {
         "event_id": m.event_id, "event_type": m.event_type, "event_name": m.event_type, "chain_id": m.chain_id,
-        "block_number": str(m.block_number), "escrow": escrow.lower(), "retracted": "true" if m.retracted else "",
+        "block_number": str(m.block_number), "escrow": m.escrow, "retracted": "true" if m.retracted else "",
         "factory": m.factory.lower(),
     }.items():
         if attributes.get(name, "") != value:
             raise MalformedError(f"attribute {name} is {attributes.get(name, '')!r:.100}, the body says {value!r}")
-
-
-def _announced(m: Message) -> str:
-    """The argument of an EscrowDeployed that has the escrow.
-
-    A factory of another project may call it otherwise: then it is the one that equals the attribute.
-    """
-    named = m.args.get("escrow")
-    for value in [named] if isinstance(named, str) else m.args.values():
-        if isinstance(value, str) and _ADDRESS.fullmatch(value) and (value is named or value.lower() == m.escrow):
-            return value
-    raise MalformedError(
-        f"attribute escrow is {m.escrow!r:.100}, and no argument of {m.event_type} {m.event_id} is that address")

@@ -5,9 +5,9 @@ export const VERSION = "1";
 
 /** The names of the envelope. An argument with one of these names appears under args only. */
 export const ENVELOPE: ReadonlySet<string> = new Set([
-  "event_id", "event_type", "event_name", "chain_id", "contract_address", "factory", "block_number", "block_hash",
-  "block_timestamp", "transaction_hash", "log_index", "timestamp", "args", "retracted", "reason",
-  "original_block_hash",
+  "event_id", "event_type", "event_name", "chain_id", "contract_address", "escrow", "factory", "block_number",
+  "block_hash", "block_timestamp", "transaction_hash", "log_index", "timestamp", "args", "truncated", "retracted",
+  "reason", "original_block_hash",
 ]);
 
 /** An argument of an event: addresses, bytes and integers (decimal) are strings. */
@@ -44,6 +44,8 @@ export interface Message {
   reason: string;
   /** Of a retraction: the block that the event was published from. */
   originalBlockHash: string;
+  /** The arguments are left out: the message would be larger than Pub/Sub accepts. */
+  truncated: boolean;
 }
 
 /** A message cannot be read. Do not acknowledge it: then a dead-letter topic keeps it. */
@@ -71,7 +73,8 @@ const time = /^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{3})
 /** An argument that is a string: an address, an integer, bytes, or a text. Else MalformedError. */
 export function text(m: Message, name: string): string {
   if (!Object.hasOwn(m.args, name)) {
-    throw new MalformedError(`argument ${name} of ${m.eventType} ${m.eventId} is missing`);
+    const why = m.truncated ? "left out: the message is truncated" : "missing";
+    throw new MalformedError(`argument ${name} of ${m.eventType} ${m.eventId} is ${why}`);
   }
   const value = m.args[name];
   if (typeof value !== "string") {
@@ -105,7 +108,7 @@ export function decode(body: Uint8Array | string, attributes: { readonly [name: 
     eventId: string(top, "event_id", eventId),
     eventType: string(top, "event_type"),
     chainId: string(top, "chain_id", natural),
-    escrow: attribute("escrow"),
+    escrow: string(top, "escrow", address).toLowerCase(),
     contractAddress: string(top, "contract_address", address),
     factory: attribute("factory") === "" ? "" : string(top, "factory", address),
     blockNumber: count(top, "block_number"),
@@ -119,6 +122,7 @@ export function decode(body: Uint8Array | string, attributes: { readonly [name: 
     retracted,
     reason: retracted ? string(top, "reason") : "",
     originalBlockHash: retracted ? string(top, "original_block_hash", hash) : "",
+    truncated: Object.hasOwn(top, "truncated"),
   };
   verify(m, top, attribute);
   return m;
@@ -217,21 +221,6 @@ function same(a: unknown, b: unknown): boolean {
   return JSON.stringify(a) === JSON.stringify(b);
 }
 
-/**
- * The argument of an EscrowDeployed that has the escrow. A factory of another project may call it otherwise: then it
- * is the one that equals the attribute.
- */
-function announced(m: Message): string {
-  const named = Object.hasOwn(m.args, "escrow") ? m.args["escrow"] : undefined;
-  const escrow = typeof named === "string" ? named
-    : Object.values(m.args).find((value) => typeof value === "string" && value.toLowerCase() === m.escrow);
-  if (typeof escrow !== "string" || !address.test(escrow)) {
-    throw new MalformedError(
-      `attribute escrow is ${show(m.escrow)}, and no argument of ${m.eventType} ${m.eventId} is that address`);
-  }
-  return escrow;
-}
-
 function verify(m: Message, top: Fields, attribute: (name: string) => string): void {
   if (top["event_name"] !== m.eventType) {
     throw new MalformedError(`event_type is ${show(m.eventType)} and event_name is ${show(top["event_name"])}`);
@@ -243,10 +232,15 @@ function verify(m: Message, top: Fields, attribute: (name: string) => string): v
   if (m.retracted && top["retracted"] !== true) {
     throw new MalformedError(`read retracted: ${show(top["retracted"])}`);
   }
-  const escrow = m.eventType === "EscrowDeployed" ? announced(m) : m.contractAddress;
+  if (m.truncated && top["truncated"] !== true) {
+    throw new MalformedError(`read truncated: ${show(top["truncated"])}`);
+  }
+  if (m.eventType !== "EscrowDeployed" && top["escrow"] !== m.contractAddress) {
+    throw new MalformedError(`escrow is ${show(top["escrow"])}, and contract_address ${m.contractAddress}`);
+  }
   for (const [name, want] of [
     ["event_id", m.eventId], ["event_type", m.eventType], ["event_name", m.eventType], ["chain_id", m.chainId],
-    ["block_number", String(m.blockNumber)], ["escrow", escrow.toLowerCase()],
+    ["block_number", String(m.blockNumber)], ["escrow", m.escrow],
     ["retracted", m.retracted ? "true" : ""], ["factory", m.factory.toLowerCase()],
   ] as const) {
     if (attribute(name) !== want) {
