@@ -62,8 +62,8 @@ seeds: ## the simulation with the race detector: a fixed seed each of events, of
 .PHONY: long
 long: ## what takes minutes: fixed seeds, each fault alone, every figure, the largest blocks, whole tables of lies and costs
 	GOFLAGS="$(TESTFLAGS)" go test -tags long -timeout 60m \
-	  -run '^(TestSeedOf|TestFixed|TestDrill|TestEveryFigure|TestLargeBlocks|TestLi|TestHostile|TestPruned|TestCost|TestFirstStart|TestDatabaseFails|TestIndependent|TestDemo)' \
-	  ./internal/chaos ./internal/bench ./relayer ./relayer/chain ./cmd/escrow-relayer ./cmd/escrow-demo
+	  -run '^(TestSeedOf|TestFixed|TestDrill|TestEveryFigure|TestLargeBlocks|TestLi|TestHostile|TestPruned|TestCost|TestFirstStart|TestDatabaseFails|TestNothingTwice|TestIndependent|TestDemo)' \
+	  ./internal/chaos ./internal/bench ./relayer ./relayer/chain ./relayer/publish ./cmd/escrow-relayer ./cmd/escrow-demo
 
 .PHONY: browser
 browser: ## the status page in a headless Chromium

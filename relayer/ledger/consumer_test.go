@@ -26,6 +26,7 @@ import (
 // reorder and shift transactions, back and forth. The leader and the owner lag behind each other,
 // the publisher sends some of what it may and does not hear of some of it, and escrows are replayed.
 func TestConsumersEndWithTheChain(t *testing.T) {
+	t.Parallel()
 	for seed := range uint64(12) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()

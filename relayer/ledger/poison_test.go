@@ -23,6 +23,7 @@ func with(e contract.Event, was, is string) contract.Event {
 // An ABI may give an argument any width. A number that no column of a record holds is left out of the
 // record; the event is stored and published whole, and the chain goes on.
 func TestANumberWithoutAColumnStopsNothing(t *testing.T) {
+	t.Parallel()
 	digits := strings.Repeat("9", 79)
 	for name, tt := range map[string]struct{ was, is, column string }{
 		"approvals": {`"approvalsRequired":"2"`, `"approvalsRequired":"40000"`, "approvals_required"},

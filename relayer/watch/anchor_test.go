@@ -67,6 +67,7 @@ func (c *apart) Read(ctx context.Context, from, to uint64, f *chain.Filter) iter
 // What an escrow that was registered late is caught up with is of the cursor's branch before any of it
 // is committed, and before the progress passes what it left out.
 func TestCatchingUpStaysOnTheBranchOfTheCursor(t *testing.T) {
+	t.Parallel()
 	for name, goes := range map[string]bool{"other logs": false, "no logs": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

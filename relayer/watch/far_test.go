@@ -48,6 +48,7 @@ func (s *slowPast) Read(ctx context.Context, from, to uint64, f *chain.Filter) i
 // While the past of an added factory is read, the others' events are stored and published; then it comes whole, also
 // what was created before its deployment, and what has ended in it.
 func TestPastDelaysNobody(t *testing.T) {
+	t.Parallel()
 	for _, mode := range []watch.FilterMode{watch.FilterTopics, watch.FilterAddresses} {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()

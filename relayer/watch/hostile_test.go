@@ -32,6 +32,7 @@ import (
 // block. The watches publish what the chain has and nothing else, the liar is named, and what was stored of
 // its inventions before is retracted.
 func TestInventedRelease(t *testing.T) {
+	t.Parallel()
 	for _, scheme := range []string{"http", "ws"} {
 		t.Run(scheme, func(t *testing.T) {
 			t.Parallel()

@@ -49,6 +49,7 @@ func (w *world) follow(d testchain.Deployment) {
 // A factory is added with its past while the fleet runs: its escrows come in order, complete, and with its name; the
 // others' go on.
 func TestFactoryIsAddedWithItsPast(t *testing.T) {
+	t.Parallel()
 	for _, mode := range []watch.FilterMode{watch.FilterTopics, watch.FilterAddresses, watch.FilterAuto} {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()

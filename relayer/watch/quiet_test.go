@@ -30,6 +30,7 @@ const advances = `
 // A chain with fast blocks: while nothing happens, each watch commits every two seconds. What
 // happens is stored at once, and so are the blocks before it, and the last quiet ones with time.
 func TestQuietBlocksDoNotCostATransactionEach(t *testing.T) {
+	t.Parallel()
 	for _, mode := range []watch.FilterMode{watch.FilterTopics, watch.FilterAddresses} {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()

@@ -31,6 +31,7 @@ func (n *naming) Read(ctx context.Context, from, to uint64, f *chain.Filter) ite
 // LOG_FILTER=auto follows a chain whose nodes want addresses named, from the empty book on, whichever
 // watch is told so.
 func TestAutoFollowsWhereAddressesAreWanted(t *testing.T) {
+	t.Parallel()
 	for name, refuse := range map[string]func(w *world, c *naming){
 		"the slot watch":    func(w *world, c *naming) { w.chain = c },
 		"the factory watch": func(w *world, c *naming) { w.leads = c },

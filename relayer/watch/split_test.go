@@ -117,6 +117,7 @@ func (k *kept) serve(t *testing.T) http.Handler {
 // different ones, they wait for each other. Once the machines agree, one rolls both back to where they
 // met, the verifier takes back what is left below, and exactly the chain's events are there.
 func TestTwoBranchesBehindOneURL(t *testing.T) {
+	t.Parallel()
 	const fork, begin, head = 40, 160, 220
 	for name, stay := range map[string]bool{"one leaves its branch": false, "the other leaves": true} {
 		t.Run(name, func(t *testing.T) {

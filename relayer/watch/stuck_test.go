@@ -36,6 +36,7 @@ func (l *lines) count(text string) int {
 // times: in the log, in the metric, and to whoever asks the watch. The leader stays, since no node is at
 // fault, and goes on as soon as the database takes it.
 func TestACommitThatIsRefusedAgainAndAgainHasAName(t *testing.T) {
+	t.Parallel()
 	for name, table := range map[string]string{"factory": "escrows", "slots": "outbox"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -15,6 +15,7 @@ import (
 // is published first, and then all of its events in their order, whether the slot watch reads block by
 // block, by ranges, or has passed the deployment before the leader finds it.
 func TestAnEscrowThatIsOlderThanItsDeployment(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		mode watch.FilterMode
 		when string

@@ -93,6 +93,7 @@ func TestBlockThatANodeLacksIsTriedAgainSoon(t *testing.T) {
 // A leader whose nodes do not let it read on, or do not give the block before, makes room for another
 // one, wherever it stands.
 func TestLeaderThatCannotReadResigns(t *testing.T) {
+	t.Parallel()
 	for name, what := range map[string]error{"reading": nil, "the block before": chain.ErrUnavailable} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -35,6 +35,7 @@ func (b *broken) Canonical(context.Context, uint64, common.Hash) (chain.Header, 
 // An instance that starts while the chain cannot be read loads its escrows once. It does not load
 // them again at each try, be it that no endpoint answers or that they contradict each other.
 func TestStartOnAnUnreadableChainLoadsOnce(t *testing.T) {
+	t.Parallel()
 	for name, err := range map[string]error{
 		"unavailable": fmt.Errorf("header of block 3: %w", chain.ErrUnavailable),
 		"disagree":    fmt.Errorf("header of block 3: %w", chain.ErrDisagree),

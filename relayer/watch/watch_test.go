@@ -272,6 +272,7 @@ func (w *world) approve(account int, escrows ...common.Address) {
 }
 
 func TestFollow(t *testing.T) {
+	t.Parallel()
 	for _, mode := range []watch.FilterMode{watch.FilterTopics, watch.FilterAddresses, watch.FilterAuto} {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()
@@ -298,6 +299,7 @@ func TestFollow(t *testing.T) {
 
 // Escrows that the leader registers when the slot watch is far ahead are caught up, in order.
 func TestLateEscrows(t *testing.T) {
+	t.Parallel()
 	for _, mode := range []watch.FilterMode{watch.FilterTopics, watch.FilterAddresses} {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()
@@ -326,6 +328,7 @@ func TestLateEscrows(t *testing.T) {
 
 // A batch may have more new escrows than are looked up at once.
 func TestCrowd(t *testing.T) {
+	t.Parallel()
 	for _, mode := range []watch.FilterMode{watch.FilterTopics, watch.FilterAddresses} {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()
@@ -350,6 +353,7 @@ func TestCrowd(t *testing.T) {
 // A reorganisation deeper than the confirmations: what is gone is retracted, what moved is
 // published anew, what stays is not published twice.
 func TestDeepReorg(t *testing.T) {
+	t.Parallel()
 	for _, fate := range []testchain.Fate{testchain.Drop, testchain.Keep} {
 		t.Run(map[testchain.Fate]string{testchain.Drop: "drop", testchain.Keep: "keep"}[fate], func(t *testing.T) {
 			t.Parallel()
