@@ -19,6 +19,7 @@ type replayFlags struct {
 	ledger.Selection
 	escrow string
 	single bool
+	ranged bool // --from is given, 0 too
 	dryRun bool
 }
 
@@ -33,6 +34,7 @@ A range of blocks is widened to the whole history of every escrow that has an ev
 event on; --single-events leaves it as it is. The owner of each escrow's slot publishes
 what is requested with its next commit, within seconds, or when one runs again. Configuration as for run.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			f.ranged = cmd.Flags().Changed("from")
 			s, err := f.selection()
 			if err != nil {
 				return err
@@ -67,7 +69,7 @@ func blocks(from, to int64) error {
 // selection checks the flags and returns the events that they name.
 func (f replayFlags) selection() (s ledger.Selection, err error) {
 	s = f.Selection
-	if s.From == 0 && s.To == 0 && f.escrow == "" && s.EventID == "" {
+	if !f.ranged && s.To == 0 && f.escrow == "" && s.EventID == "" {
 		return s, usage{fmt.Errorf("say what to replay: --from and --to, --escrow, or --event")}
 	}
 

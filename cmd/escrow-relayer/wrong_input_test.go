@@ -227,6 +227,7 @@ func TestWrongCalls(t *testing.T) {
 		{"plan wait --since now --instance r0", "--since"},
 		{"plan wait --since 2026-01-02T03:04:05Z", "--since needs --instance"},
 		{"replay", "say what to replay"},
+		{"replay --from 0", "DATABASE_URL"},
 		{"replay --from 9 --to 3", "--to 3 is below --from 9"},
 		{"replay --escrow 0x12", "is not an address"},
 		{"replay --from x", "--from"},

@@ -50,4 +50,8 @@ func TestAliases(t *testing.T) {
 	require.ErrorContains(t, err, "Approved has two meanings")
 	_, err = contract.New(contracts.DealsMetaData.ABI, contracts.DealMetaData.ABI)
 	require.ErrorContains(t, err, "EVENT_ALIASES", "the remedy for an ABI without our names")
+	const hidden = `[{"type":"event","name":"Opened","anonymous":true,"inputs":[{"name":"deal","type":"address"}]}]`
+	_, err = contract.New(hidden, "", "Openned(deal)=EscrowDeployed")
+	require.ErrorContains(t, err, "the ABI has no event Openned", "beside what follows from it")
+	require.ErrorContains(t, err, "anonymous events are in no log by name: Opened")
 }

@@ -133,6 +133,7 @@ type ABI struct {
 	names           []string
 	definitions     []string
 	aliases         map[string]*alias // by the name in the ABI
+	anonymous       []string          // events that are not used
 }
 
 // New parses the ABIs. Each is "" for the built-in one, an ABI as JSON, an artefact of a compiler
@@ -157,18 +158,27 @@ func New(factoryABI, escrowABI string, aliases ...string) (a *ABI, err error) {
 		a.add("FACTORY_ABI", factoryABI, builtInFactory, &a.factory, func(name string) bool { return name == Deployed }),
 		a.add("ESCROW_ABI", escrowABI, builtInEscrow, &a.escrow, func(name string) bool { return name != Deployed }),
 	)
+	for _, theirs := range slices.Sorted(maps.Keys(a.aliases)) {
+		if !a.aliases[theirs].used {
+			err = errors.Join(err, fmt.Errorf("EVENT_ALIASES: the ABI has no event %s that logs can be known by: an "+
+				"EscrowDeployed is looked for in FACTORY_ABI, the others in ESCROW_ABI%s", theirs, a.withAnonymous()))
+		}
+	}
+
 	if err != nil {
 		return nil, err
 	}
 
-	for _, theirs := range slices.Sorted(maps.Keys(a.aliases)) {
-		if !a.aliases[theirs].used {
-			return nil, fmt.Errorf("EVENT_ALIASES: the ABI has no event %s: an EscrowDeployed is looked for in "+
-				"FACTORY_ABI, the others in ESCROW_ABI", theirs)
-		}
+	return a, nil
+}
+
+// withAnonymous ends a message with the names of anonymous events, if there are any.
+func (a *ABI) withAnonymous() string {
+	if len(a.anonymous) == 0 {
+		return ""
 	}
 
-	return a, nil
+	return "; anonymous events are in no log by name: " + strings.Join(a.anonymous, ", ")
 }
 
 // add takes the used events of an ABI. Errors name the variable that it came from.
@@ -186,6 +196,10 @@ func (a *ABI) add(variable, given, builtIn string, topics *[]common.Hash, counts
 		for _, key := range slices.Sorted(maps.Keys(v.Events)) {
 			e := v.Events[key]
 			name, _ := a.meaning(e.RawName)
+			if e.Anonymous {
+				a.anonymous = append(a.anonymous, e.RawName)
+			}
+
 			if e.Anonymous || !counts(name) || slices.Contains(a.definitions, a.definition(&e)) {
 				continue
 			}
@@ -202,8 +216,8 @@ func (a *ABI) add(variable, given, builtIn string, topics *[]common.Hash, counts
 
 	if len(*topics) == 0 {
 		return fmt.Errorf("%s has no event that counts; give the contract's ABI as JSON, or a path to it: "+
-			"the factory's with %s, the escrow's with its own events; names of others go into EVENT_ALIASES", variable,
-			Deployed)
+			"the factory's with %s, the escrow's with its own events; names of others go into EVENT_ALIASES%s", variable,
+			Deployed, a.withAnonymous())
 	}
 
 	return nil
