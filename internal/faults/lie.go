@@ -195,16 +195,25 @@ func refuse(r request, code int, words string) response {
 	return response{JSONRPC: "2.0", ID: r.ID, Error: e}
 }
 
-// one answers one request: refuses it, or forwards it and changes what it asks and what is answered.
-func (v *view) one(r request) (response, error) {
+// refused refuses a request where a fault has it refused, whatever it asks.
+func (v *view) refused(r request) (a response, refused bool) {
 	if i := find(v.list, Refused); i != nil && (i.Method == "" || i.Method == r.Method) {
 		i.hits.Add(1)
-		return refuse(r, -32000, i.Words), nil
+		return refuse(r, -32000, i.Words), true
 	}
 
 	if i := find(v.list, RateEach); i != nil && !i.take(1) {
 		i.hits.Add(1)
-		return refuse(r, -32005, i.Words), nil
+		return refuse(r, -32005, i.Words), true
+	}
+
+	return a, false
+}
+
+// one answers one request: refuses it, or forwards it and changes what it asks and what is answered.
+func (v *view) one(r request) (response, error) {
+	if a, refused := v.refused(r); refused {
+		return a, nil
 	}
 
 	if r.Method == sendMethod {

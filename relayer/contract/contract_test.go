@@ -224,7 +224,7 @@ func TestWhatGoEthereumReadsIsRead(t *testing.T) {
 	e, err = a.Decode(&types.Log{Topics: a.EscrowTopics(),
 		Data: data(word(7), word(0x60), word(99), word(2), word(5), word(6))})
 	require.NoError(t, err)
-	require.Equal(t, `{"n":"7","list":["5","6"]}`, string(e.Args), "a gap")
+	require.JSONEq(t, `{"n":"7","list":["5","6"]}`, string(e.Args), "a gap")
 }
 
 // Offsets that lead to the same bytes over and over unfold to no more than a log can hold otherwise.
@@ -463,7 +463,7 @@ func nestedLog(t testing.TB, l *layout, topic0 common.Hash) *types.Log {
 
 // appendValue encodes what go-ethereum unpacked.
 func appendValue(out []byte, t *abi.Type, indexed bool, v reflect.Value) []byte {
-	hash, isHash := v.Interface().(common.Hash)
+	hash, isHash := reflect.TypeAssert[common.Hash](v)
 	switch {
 	case indexed && isHash && !fitsWord(*t):
 		return appendHex(out, hash[:])

@@ -84,7 +84,7 @@ func TestWhatTheABIDoesNotKnowIsFound(t *testing.T) {
 		f.Verify(start - 1)
 		f.Exec(`delete from late_escrows`)
 		v.waited = mostWaits
-		require.NoError(t, v.once(ctx, 1))
+		require.NoError(t, v.once(t.Context(), 1))
 
 		return f.Column(`select kind || ' ' || block_number || ' ' || events from findings where settled_at is null
 			order by block_number`)
