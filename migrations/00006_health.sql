@@ -8,6 +8,7 @@ create table instance_health (
     reported_at    timestamptz not null,
     standing_since timestamptz,               -- no block is stored since then, though there are blocks to store; null: it goes on
     fault          text        not null default '', -- what /readyz says is wrong; empty: nothing
+    fault_since    timestamptz,               -- since when something has been; null: nothing is wrong
     primary key (chain_id, instance_id)
 ) with (fillfactor = 50);
 

@@ -129,7 +129,22 @@ func (d *doctor) schema(ctx context.Context, db *database.Database) {
 	if there {
 		d.rights(ctx, db)
 		d.left(ctx, db)
+		d.fleet(ctx, db)
 	}
+}
+
+// fleet reports what the instances say of the database, as status does: what they meet may not meet doctor.
+func (d *doctor) fleet(ctx context.Context, db *database.Database) {
+	f, err := fleet.Read(ctx, db.Pool, d.cfg.ChainID)
+	for _, p := range f.Problems {
+		switch p.Kind {
+		case fleet.DatabaseRefuses, fleet.InstanceFault, fleet.Standing, fleet.ReadOnly:
+			d.say(wrong, "fleet", "%s: %s", d.secrets.Mask(p.Text), p.Remedy)
+			return
+		}
+	}
+
+	d.judge("fleet", "no instance says that the database takes nothing", database.Explain(err))
 }
 
 // selectLeft finds the other chains of a database with messages that wait, and that no instance follows: none holds

@@ -26,7 +26,7 @@ var tasks = []task{
 	{"replay", []string{"select event_types", "select events", "update events", "select outbox", "insert outbox",
 		"select lock_identity", "select lock_turns"}},
 	{"factory retire", []string{"select leadership", "update leadership", "select factories", "update factories",
-		"select commands"}},
+		"select commands", "select relayer_instances"}},
 	{"rewind", []string{"select leadership", "update leadership", "select factories", "update factories"}},
 	{"sender pause, sender resume", []string{"select senders", "update senders"}},
 	{"sender adopt-nonce", []string{"select senders", "update senders", "select commands", "update commands",

@@ -36,6 +36,8 @@ type Fleet struct {
 	// Odd is what followed contracts do and the ABI does not know; normally there is none.
 	Odd      []Odd     `json:"odd,omitempty"`
 	Problems []Problem `json:"problems"` // by DefaultLimits; Judge applies others
+
+	standbyMissing bool // commits wait for a synchronous standby
 }
 
 // Fault is what an endpoint did that no honest endpoint does: a row of endpoint_faults.
@@ -105,6 +107,7 @@ type Instance struct {
 	StandingFor Age    `json:"standing_for_seconds" db:"-"`
 	ReportAge   Age    `json:"report_age_seconds" db:"-"` // since it last committed a report of itself; 0: it makes none
 	Fault       string `json:"fault" db:"-"`              // what /readyz says is wrong, as of that report; empty: nothing
+	FaultFor    Age    `json:"fault_for_seconds" db:"-"`  // since when something has been; 0: nothing is wrong
 	// newest block of its node, as of its last heartbeat; 0: unknown
 	Head int64 `json:"head_block"`
 	// how it knows the newest blocks that it may process, as of its last heartbeat: proved, agreed by 2, or believed

@@ -69,6 +69,7 @@ const (
 	NoNode          = "no_node"
 	DatabaseGone    = "database_down"
 	DatabaseRefuses = "database_refuses"
+	InstanceFault   = "instance_fault"
 	SessionGone     = "session_lost"
 	OwnNode         = "own_node_down"
 	PublishFails    = "publish_fails"
@@ -88,7 +89,7 @@ const Runbooks = "https://github.com/fusion-prime/escrow-relayer/blob/main/deplo
 // effectOf is the effect of each kind; the other kinds leave the events unaffected so far.
 var effectOf = map[string]Effect{
 	UnknownChain: Stops, NobodyAlive: Stops, ReadOnly: Stops, NoNode: Stops, DatabaseGone: Blind,
-	DatabaseRefuses: Stops, StillChain: Stops,
+	DatabaseRefuses: Stops, StillChain: Stops, InstanceFault: Delays,
 	NoLeader: Delays, HungLeader: Delays, UnservedSlots: Delays, Standing: Delays, FactoryBehind: Delays,
 	OldOutbox: Delays, PublishFails: Delays, LateEscrows: Delays, FutureStart: Stops, StillFinality: Stops,
 	UnknownEvents: Delays,
@@ -123,6 +124,7 @@ var runbookOf = map[string]string{
 	EndpointOut:     "provider-change.md#relayerendpointdown",
 	ReadOnly:        "database-connections.md#relayerdatabasedown",
 	DatabaseRefuses: "database-connections.md#relayerdatabasedown",
+	InstanceFault:   "storing.md#relayerstandsstill",
 	DatabaseGone:    "database-connections.md#relayerdatabasedown",
 	SessionGone:     "database-connections.md#relayersessionlosses",
 	NoNode:          "provider-change.md#relayernoendpoint",
@@ -152,6 +154,7 @@ type Limits struct {
 	Redundancy     Limit
 	StaleHeartbeat Limit // a live instance whose heartbeat has stopped
 	Standing       Limit // an instance that stores no block while there are blocks to store
+	Fault          Limit // an instance whose report says that something is wrong
 	Silent         Limit // an instance whose reports are not committed any more
 	Head           Limit // age of the newest block of the nodes
 	Target         bool  // the newest block that may be processed is older than FINALITY_LIMIT
@@ -171,6 +174,7 @@ var DefaultLimits = Limits{
 	Redundancy:     LimitRedundancy,
 	StaleHeartbeat: LimitHeartbeat,
 	Standing:       LimitStanding,
+	Fault:          LimitDatabase,
 	Silent:         LimitSilent,
 	Head:           LimitHead,
 	Target:         true,
@@ -201,6 +205,8 @@ func (f *Fleet) Judge(l Limits) []Problem {
 	case f.ReadOnly:
 		p.add(ReadOnly, Critical, "end the failover, or make room and lift default_transaction_read_only; DATABASE_URL must "+
 			"lead to the primary", "the database is read-only: nothing is stored or published")
+	case f.standbyMissing:
+		p.add(DatabaseRefuses, Critical, standbyRemedy, "%s: nothing is stored or published", standbyMissing)
 	case f.Live() == 0 && f.connected() > 0:
 		p.add(DatabaseRefuses, Critical, askThem, "%s connected, and none writes: the database refuses their writes, or "+
 			"they hang; nothing is stored or published%s", instances(f.connected()), f.faults())
@@ -417,6 +423,11 @@ func (f *Fleet) judgeProgress(p *problems, l Limits) {
 	who, longest = f.tooLong(l.Standing, func(i *Instance) (Age, bool) { return i.StandingFor, true })
 	p.add(Standing, l.Standing.of(longest), "look at its /readyz: it names the database or the node; restart it if both are well",
 		"no block is stored for %s, though there are blocks to store: %s%s", longest, who, f.faults())
+	if who == "" {
+		_, longest = f.tooLong(l.Fault, func(i *Instance) (Age, bool) { return i.FaultFor, true })
+		p.add(InstanceFault, l.Fault.of(longest), "look there; its /readyz names the first step",
+			"something is wrong for %s%s", longest, f.faults())
+	}
 
 	behind := f.factoryBehind()
 	p.add(FactoryBehind, l.FactoryBehind.of(behind), "look at the leader's node and logs",

@@ -111,13 +111,13 @@ const selectLeadership = `
 	       coalesce((select sum(f.until_block - f.past_block)::bigint from factories f where f.chain_id = $1), 0),
 	       coalesce(l.lock_key, 0),
 	       pg_is_in_recovery() or exists (select from pg_settings where name = 'default_transaction_read_only'
-	         and setting = 'on' and source in ('configuration file', 'database', 'global', 'command line'))
+	         and setting = 'on' and source in ('configuration file', 'database', 'global', 'command line')), ` + standbyWaits + `
 	from (select $1::bigint as chain_id) c left join leadership l using (chain_id)`
 
 func (r *rows) readLeadership(row pgx.Row) error {
 	l, c := &r.f.Leader, &r.f.Chain
 	return row.Scan(&r.f.At, &r.f.Known, &l.Instance, &l.Epoch, &r.leaderSince, &r.beat, &c.FactoryCursor,
-		&r.factoryTime, &c.Verified, &c.Start, &c.Factory, &c.Past, &r.leaderKey, &r.f.ReadOnly)
+		&r.factoryTime, &c.Verified, &c.Start, &c.Factory, &c.Past, &r.leaderKey, &r.f.ReadOnly, &r.f.standbyMissing)
 }
 
 // selectLocks lists the holders of 64-bit advisory locks of this database. One reading of pg_locks
@@ -178,7 +178,7 @@ const selectInstances = `
 	select i.instance_id, i.partition_number, i.total_partitions, i.strategy, i.status, i.sits_out, i.settings,
 	       i.started_at, i.version, i.escrows_monitored, coalesce(c.next_block, 0), coalesce(i.head_block, 0), coalesce(i.trust, ''),
 	       i.left_at is not null, i.lock_key, i.last_heartbeat, i.seen_at, i.dead_since, c.block_time, c.updated_at,
-	       i.head_time, i.target_time, i.stuck_since, h.standing_since, h.reported_at, coalesce(h.fault, ''),
+	       i.head_time, i.target_time, i.stuck_since, h.standing_since, h.reported_at, coalesce(h.fault, ''), h.fault_since,
 	       exists (select from pg_stat_activity a where a.datname = current_database() and a.pid <> pg_backend_pid()
 	         and a.application_name = $4 || i.instance_id and has_table_privilege(a.usesysid, 'leadership', 'update'))
 	       and not exists (select from instance_health o where o.instance_id = i.instance_id and o.chain_id <> i.chain_id
@@ -208,6 +208,7 @@ type instanceRow struct {
 	Standing   *time.Time // since when it has stored no block while there are some; nil: it goes on
 	Reported   *time.Time // when it last committed a report of itself
 	Told       string     // Instance.Fault
+	Faulty     *time.Time // since when something has been wrong
 	Connected  bool       // a connection has its name, and does not report for other chains alone
 }
 
@@ -374,6 +375,7 @@ func (r *rows) foldInstance(row *instanceRow) Instance {
 	}
 
 	i.StuckFor, i.StandingFor, i.ReportAge = r.lasting(row.Stuck), r.lasting(row.Standing), r.lasting(row.Reported)
+	i.FaultFor = r.lasting(row.Faulty)
 
 	switch {
 	case i.Alive:

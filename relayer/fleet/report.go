@@ -3,6 +3,7 @@ package fleet
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -42,13 +43,15 @@ func (w *Watchdog) Standing(now time.Time, next int64, due bool) time.Time {
 func Report(ctx context.Context, db interface {
 	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
 }, chainID int64, i *Self, now time.Time, mask func(string) string) error {
-	var standing *time.Duration
-	if !i.StandingSince.IsZero() {
-		d := now.Sub(i.StandingSince)
-		standing = &d
-	}
+	ago := func(since time.Time) *time.Duration {
+		if since.IsZero() {
+			return nil
+		}
 
-	_, err := db.Exec(ctx, report, chainID, i.ID, standing, mask(i.fault()))
+		return new(now.Sub(since))
+	}
+	fault := mask(i.fault())
+	_, err := db.Exec(ctx, report, chainID, i.ID, ago(i.StandingSince), fault, ago(i.faultSince(now)))
 	if err != nil {
 		return fmt.Errorf("commit the report of %s: %w", i.ID, err)
 	}
@@ -57,22 +60,40 @@ func Report(ctx context.Context, db interface {
 }
 
 const report = `
-	insert into instance_health (chain_id, instance_id, reported_at, standing_since, fault)
-	values ($1, $2, clock_timestamp(), clock_timestamp() - $3::interval, $4)
-	on conflict (chain_id, instance_id) do update
-	set reported_at = excluded.reported_at, standing_since = excluded.standing_since, fault = excluded.fault`
+	insert into instance_health (chain_id, instance_id, reported_at, standing_since, fault, fault_since)
+	values ($1, $2, clock_timestamp(), clock_timestamp() - $3::interval, $4, clock_timestamp() - $5::interval)
+	on conflict (chain_id, instance_id) do update set reported_at = excluded.reported_at,
+		standing_since = excluded.standing_since, fault = excluded.fault, fault_since = excluded.fault_since`
+
+// faultSince is when the first of what is wrong began; zero: nothing is wrong.
+func (i *Self) faultSince(now time.Time) (first time.Time) {
+	if i.Stuck != nil {
+		first = now
+	}
+
+	for _, since := range []time.Time{i.SessionSince, i.DatabaseSince, i.NodeSince} {
+		if !since.IsZero() && (first.IsZero() || since.Before(first)) {
+			first = since
+		}
+	}
+
+	return first
+}
 
 // fault is what is wrong, in one line.
 func (i *Self) fault() string {
 	var all []string
-	for name, err := range i.Checks() {
-		if err != nil {
+	told, checks := map[string]bool{}, i.Checks()
+	for _, name := range slices.Sorted(maps.Keys(checks)) {
+		if err := checks[name]; err != nil {
 			what, _ := Advice(err)
-			all = append(all, name+": "+what)
+			if !told[what] { // what the database refuses is why nothing is stored
+				all = append(all, name+": "+what)
+			}
+
+			told[what] = true
 		}
 	}
-
-	slices.Sort(all)
 
 	return strings.Join(all, "; ")
 }
@@ -91,10 +112,11 @@ func Waits(ctx context.Context, db interface {
 	return &w[0]
 }
 
-// LockedError is a lock that somebody outside the fleet holds and an instance waits for.
+// LockedError is a lock that somebody outside the fleet holds and an instance waits for, or a standby for which
+// commits wait.
 type LockedError struct {
 	Table              string // what is locked; empty: a row or a transaction
-	PID                int32  // of the server process that holds it
+	PID                int32  // of the server process that holds it; 0: commits wait for a synchronous standby
 	Login, Application string
 	For                time.Duration // how long its transaction has lasted
 }
@@ -106,6 +128,10 @@ func (e *LockedError) Error() string {
 
 // Advice is what is wrong, and the first step.
 func (e *LockedError) Advice() (what, remedy string) {
+	if e.PID == 0 {
+		return standbyMissing, standbyRemedy
+	}
+
 	locked := "what this instance writes"
 	if e.Table != "" {
 		locked = "the table " + e.Table
@@ -115,6 +141,14 @@ func (e *LockedError) Advice() (what, remedy string) {
 			e.Login, e.Application, e.For.Round(time.Second)),
 		fmt.Sprintf("let it end, or `select pg_terminate_backend(%d)`", e.PID)
 }
+
+const (
+	standbyMissing = "commits wait for a synchronous standby that does not answer"
+	standbyRemedy  = "start the standby, or take it out of synchronous_standby_names"
+	// standbyWaits is whether a commit waits for longer than a standby that is there takes.
+	standbyWaits = `exists (select from pg_stat_activity s where s.datname = current_database()
+		and s.wait_event = 'SyncRep' and s.query_start < clock_timestamp() - interval '2 seconds')`
+)
 
 // selectWaits lists the foreign holders of locks that an instance waits for, the longest transaction first.
 const selectWaits = `
@@ -127,4 +161,5 @@ const selectWaits = `
 	join pg_stat_activity b on b.pid = blocker.pid
 	where w.datname = current_database() and w.application_name = $1
 	  and not starts_with(coalesce(b.application_name, ''), $2)
-	order by b.xact_start nulls last limit 1`
+	union all select '', 0, '', '', interval '0' where ` + standbyWaits + `
+	order by 5 desc limit 1`

@@ -55,8 +55,18 @@ func TestReports(t *testing.T) {
 	require.NotEqual(t, fleet.Notice, f.Problems[0].Severity)
 	require.Contains(t, f.Problems[0].Text, ": a; a says: storing: masked")
 
-	w.Exec(`update instance_health set standing_since = null, fault = ''`)
+	w.Exec(`update instance_health set standing_since = null, fault = '', fault_since = null`)
 	require.Empty(t, read().Problems)
+	for ago, severity := range map[string]fleet.Severity{"2 seconds": fleet.Notice, "40 seconds": fleet.Warning,
+		"150 seconds": fleet.Critical} {
+		w.Exec(`update instance_health set fault = 'database: no commits today', fault_since = now() - $1::interval`, ago)
+		problems := read().Problems
+		require.Equal(t, []string{fleet.InstanceFault}, kinds(problems))
+		require.Equal(t, severity, problems[0].Severity, ago)
+		require.Contains(t, problems[0].Text, "; a says: database: no commits today")
+	}
+
+	w.Exec(`update instance_health set fault = '', fault_since = null`)
 	for ago, severity := range map[string]fleet.Severity{"8 seconds": fleet.Notice, "40 seconds": fleet.Warning,
 		"150 seconds": fleet.Critical} {
 		w.Exec(`update instance_health set reported_at = now() - $1::interval`, ago)

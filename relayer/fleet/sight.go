@@ -82,6 +82,8 @@ func Headline(all []Problem) string {
 func (s *Sight) judgeSelf(p *problems) {
 	i := s.Self
 	switch {
+	case errors.As(i.Database, new(*LockedError)): // why it cannot be read, too
+		s.lasting(p, DatabaseRefuses, LimitDatabase, i.DatabaseSince, "this instance's database", i.Database)
 	case s.Err != nil && s.Read.IsZero():
 		s.lasting(p, DatabaseGone, LimitDatabase, i.Started, "the fleet could not be read", s.Err)
 	case s.Err != nil:
