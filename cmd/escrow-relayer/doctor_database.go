@@ -133,13 +133,20 @@ func (d *doctor) schema(ctx context.Context, db *database.Database) {
 	}
 }
 
-// fleet reports what the instances say of the database, as status does: what they meet may not meet doctor.
+// fleet reports what the instances say of the database, as status does: what they meet may not meet doctor. What may end
+// within seconds, as what an instance reports that has just started, is a note.
 func (d *doctor) fleet(ctx context.Context, db *database.Database) {
 	f, err := fleet.Read(ctx, db.Pool, d.cfg.ChainID)
 	for _, p := range f.Problems {
 		switch p.Kind {
 		case fleet.DatabaseRefuses, fleet.InstanceFault, fleet.Standing, fleet.ReadOnly:
-			d.say(wrong, "fleet", "%s: %s", d.secrets.Mask(p.Text), p.Remedy)
+			v := wrong
+			if p.Severity == fleet.Notice {
+				v = note
+			}
+
+			d.say(v, "fleet", "%s: %s", d.secrets.Mask(p.Text), p.Remedy)
+
 			return
 		}
 	}
