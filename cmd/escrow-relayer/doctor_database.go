@@ -133,8 +133,8 @@ func (d *doctor) schema(ctx context.Context, db *database.Database) {
 	}
 }
 
-// fleet reports what the instances say of the database, as status does: what they meet may not meet doctor. What may end
-// within seconds, as what an instance reports that has just started, is a note.
+// fleet reports what the instances say of the database, as status does: what they meet may not meet doctor. What may
+// end within seconds, as what an instance reports that has just started, is a note.
 func (d *doctor) fleet(ctx context.Context, db *database.Database) {
 	f, err := fleet.Read(ctx, db.Pool, d.cfg.ChainID)
 	for _, p := range f.Problems {
