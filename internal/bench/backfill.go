@@ -307,7 +307,7 @@ func measureBackfill(ctx context.Context, l *lab.Lab, db *pgxpool.Pool, sink *te
 		hold.Remove()
 	}
 
-	tap := sink.Tap()
+	tap := sink.TapRaw()
 	defer func() { err = errors.Join(err, tap.Stop()) }()
 
 	before, err := writtenWAL(ctx, l.DB)

@@ -141,8 +141,17 @@ func (s *Server) Unacknowledged(subscription string) (n int) {
 }
 
 // Tap records every message from now on, in the order of storage, until the recorder is stopped.
-func (s *Server) Tap() *Recorder {
+func (s *Server) Tap() *Recorder { return s.tap(newRecorder()) }
+
+// TapRaw is Tap of messages that are not decoded: a benchmark's, which would measure that too, and an older release's.
+func (s *Server) TapRaw() *Recorder {
 	r := newRecorder()
+	r.raw = true
+
+	return s.tap(r)
+}
+
+func (s *Server) tap(r *Recorder) *Recorder {
 	r.stop = func() error {
 		s.mu.Lock()
 		defer s.mu.Unlock()
