@@ -205,7 +205,7 @@ func (k *keys) ready(ctx context.Context, escrows int) error {
 }
 
 // burst sends approvals that all become due at one moment. The rates are from the first nonce given
-// to the last broadcast, and to the last answer.
+// to the last transaction that was stored, which goes out next, and to the last answer.
 func (k *keys) burst(ctx context.Context, p *lab.Process, escrows []common.Address) (broadcast, done float64,
 	err error) {
 	due := time.Now().Add(5 * time.Second)
@@ -234,8 +234,8 @@ func (k *keys) burst(ctx context.Context, p *lab.Process, escrows []common.Addre
 	var sending, following float64
 	var wrong int
 	const times = `
-		select extract(epoch from max(a.signed_at) - min(c.received_at))::float8,
-		       extract(epoch from max(c.answered_at) - min(c.received_at))::float8, count(*) filter (where c.state <> 'done')
+		select extract(epoch from max(a.signed_at) - min(c.assigned_at))::float8,
+		       extract(epoch from max(c.answered_at) - min(c.assigned_at))::float8, count(*) filter (where c.state <> 'done')
 		  from commands c left join command_attempts a
 		       on a.chain_id = c.chain_id and a.command_id = c.command_id and a.attempt = 1`
 	if err := k.lab.DB.QueryRow(ctx, times).Scan(&sending, &following, &wrong); err != nil {

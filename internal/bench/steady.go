@@ -25,7 +25,7 @@ const (
 	// middle.
 	steadyGrowth = 0.1
 	// The most dead rows of a table: those of two minutes, since autovacuum looks once per minute, and
-	// each event leaves one dead row in the records and one in the outbox.
+	// each event leaves one dead row in the outbox.
 	steadyDead = 2 * 60 * steadyEvents
 )
 
