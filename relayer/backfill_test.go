@@ -55,7 +55,8 @@ type past struct {
 	events int
 }
 
-// writeHistory makes the chain. Each escrow is deployed and approved twice, which releases it.
+// writeHistory makes the chain and the server, which the environment names then. Each escrow is deployed and approved
+// twice, which releases it.
 func writeHistory(t *testing.T) *past {
 	ctx := t.Context()
 	p := &past{}
@@ -88,6 +89,15 @@ func writeHistory(t *testing.T) *past {
 	require.NoError(t, err)
 	p.events = p.truth.Count("EscrowDeployed", "EscrowCreated", "Approved", "EscrowReleased")
 
+	server, err := testpubsub.Start(t.Context(), testpubsub.Options{})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, server.Stop()) })
+	for _, topic := range []string{"events", "retractions"} {
+		require.NoError(t, testpubsub.CreateTopic(t.Context(), server.Addr(), "backfill", topic))
+	}
+
+	t.Setenv("PUBSUB_EMULATOR_HOST", server.Addr())
+
 	return p
 }
 
@@ -109,14 +119,6 @@ func (p *past) nextEscrow(salt *int64, odd bool) (common.Address, testchain.Call
 // for, and with fewer items than there are blocks.
 func TestFirstStart(t *testing.T) {
 	p := writeHistory(t)
-	server, err := testpubsub.Start(t.Context(), testpubsub.Options{})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, server.Stop()) })
-	for _, topic := range []string{"events", "retractions"} {
-		require.NoError(t, testpubsub.CreateTopic(t.Context(), server.Addr(), "backfill", topic))
-	}
-
-	t.Setenv("PUBSUB_EMULATOR_HOST", server.Addr())
 	t.Run("of", func(t *testing.T) {
 		for _, c := range firstStarts() {
 			if c.long && !long.Tables {

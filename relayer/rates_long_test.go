@@ -11,20 +11,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/fusion-prime/escrow-relayer/internal/faults"
-	"github.com/fusion-prime/escrow-relayer/internal/testpubsub"
 )
 
 // A free endpoint's rate is told in many ways, and a first start gets through all of them.
 func TestFirstStartAtARate(t *testing.T) {
 	p := writeHistory(t)
-	server, err := testpubsub.Start(t.Context(), testpubsub.Options{})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, server.Stop()) })
-	for _, topic := range []string{"events", "retractions"} {
-		require.NoError(t, testpubsub.CreateTopic(t.Context(), server.Addr(), "backfill", topic))
-	}
-
-	t.Setenv("PUBSUB_EMULATOR_HOST", server.Addr())
 	const each = 5 // items per second
 	t.Run("of", func(t *testing.T) {
 		try := func(name string, ws bool, f faults.Fault) {

@@ -7,9 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ethereum/go-ethereum"
 	"github.com/ethereum/go-ethereum/common"
-	"github.com/ethereum/go-ethereum/ethclient"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
@@ -62,13 +60,7 @@ func TestWhatTheABIDoesNotKnowIsFound(t *testing.T) {
 	_, last := send(open)
 	require.NoError(t, sim.Mine(ctx, 3))
 
-	c, err := ethclient.DialContext(ctx, sim.HTTP())
-	require.NoError(t, err)
-	t.Cleanup(c.Close)
-	head, err := c.BlockNumber(ctx)
-	require.NoError(t, err)
-	logs, err := c.FilterLogs(ctx, ethereum.FilterQuery{FromBlock: new(big.Int), ToBlock: new(big.Int).SetUint64(head)})
-	require.NoError(t, err)
+	c, head, logs := allLogs(t, sim)
 	f := testfleet.New(t, chainID)
 	f.Alone("r0", start, registry.Text(factory))
 	f.SetCursor("r0", int64(head)+1, "")

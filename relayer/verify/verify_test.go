@@ -204,6 +204,20 @@ func TestEitherNodeMayLie(t *testing.T) {
 	}
 }
 
+// allLogs are those of a chain, with a client of it and its head.
+func allLogs(t *testing.T, sim *testchain.Sim) (c *ethclient.Client, head uint64, logs []types.Log) {
+	c, err := ethclient.DialContext(t.Context(), sim.HTTP())
+	require.NoError(t, err)
+	t.Cleanup(c.Close)
+	head, err = c.BlockNumber(t.Context())
+	require.NoError(t, err)
+	logs, err = c.FilterLogs(t.Context(), ethereum.FilterQuery{FromBlock: new(big.Int),
+		ToBlock: new(big.Int).SetUint64(head)})
+	require.NoError(t, err)
+
+	return c, head, logs
+}
+
 func eitherNodeMayLie(t *testing.T, mode watch.FilterMode, named bool) {
 	ctx := t.Context()
 	sim, d := testchain.NewContracts(t, testchain.Options{Seed: 5})
@@ -218,13 +232,7 @@ func eitherNodeMayLie(t *testing.T, mode watch.FilterMode, named bool) {
 
 	abi, err := contract.New("", "")
 	require.NoError(t, err)
-	c, err := ethclient.DialContext(ctx, sim.HTTP())
-	require.NoError(t, err)
-	t.Cleanup(c.Close)
-	head, err := c.BlockNumber(ctx)
-	require.NoError(t, err)
-	logs, err := c.FilterLogs(ctx, ethereum.FilterQuery{FromBlock: new(big.Int), ToBlock: new(big.Int).SetUint64(head)})
-	require.NoError(t, err)
+	c, head, logs := allLogs(t, sim)
 	truth, err := testchain.ReadTruth(ctx, sim.HTTP(), d.Block, head, d.Factory)
 	require.NoError(t, err)
 	require.Greater(t, truth.Count(), 30)
