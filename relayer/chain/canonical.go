@@ -15,6 +15,8 @@ import (
 )
 
 const (
+	// headersAtOnce bounds how many headers are asked for in one batch.
+	headersAtOnce = 32
 	// deepest bounds how far below the tip a block is linked to it: the headers may have to be asked for.
 	deepest = ringSize / 2
 	// leftTries is how often an endpoint is asked before its word that the chain has left a block counts alone.
@@ -48,53 +50,145 @@ func (r *reader) anchor(ctx context.Context, n uint64) (to place, oneWord bool, 
 // the block).
 func (r *reader) shown(ctx context.Context, numbers []uint64) (list []Header, oneWord bool, err error) {
 	oneWord = len(r.pool.nodes) > 1 && r.outlook.agreement.Believes()
-	list, err = two(ctx, r, numbers[0], nil, func(ctx context.Context, e *endpoint.Node) ([]Header, bool, error) {
-		list, err := e.Headers(ctx, numbers)
-		return list, false, err
-	}, func(a, b []Header) bool {
-		return slices.EqualFunc(a, b, func(a, b Header) bool { return a.Hash == b.Hash })
-	}, r.outlook.agreement.Counts, true)
-	if err != nil {
-		err = fmt.Errorf("headers of blocks %d to %d: %w", numbers[0], numbers[len(numbers)-1], err)
-	}
-
-	return list, oneWord, err
-}
-
-// canonical returns the headers at some heights, in their order, that are the chain's: each leads to its anchor.
-func (r *reader) canonical(ctx context.Context, numbers ...uint64) (list []Header, oneWord bool, err error) {
-	last := numbers[len(numbers)-1]
-	tip, _, oneWord := r.outlook.agreement.Anchor(last)
-	far, _ := slices.BinarySearch(numbers, tip.number-min(tip.number, deepest))
-	for some := range slices.Chunk(numbers[:far], headersAtOnce) {
-		more, alone, err := r.shown(ctx, some)
+	for some := range slices.Chunk(numbers, headersAtOnce) {
+		headers, err := two(ctx, r, some[0], nil, func(ctx context.Context, e *endpoint.Node) ([]Header, bool, error) {
+			headers, err := e.Headers(ctx, some)
+			return headers, false, err
+		}, func(a, b []Header) bool {
+			return slices.EqualFunc(a, b, func(a, b Header) bool { return a.Hash == b.Hash })
+		}, r.outlook.agreement.Counts, true)
 		if err != nil {
-			return nil, alone, err
+			return nil, oneWord, fmt.Errorf("headers of blocks %d to %d: %w", some[0], some[len(some)-1], err)
 		}
 
-		list, oneWord = append(list, more...), oneWord || alone
+		list = append(list, headers...)
 	}
 
-	if far == len(numbers) {
-		return list, oneWord, nil
+	return list, oneWord, nil
+}
+
+// canonical returns the headers at some heights, in their order, that are the chain's: they lead to the tip, or, where
+// they are far below it or final, two endpoints show them, if that takes fewer headers.
+func (r *reader) canonical(ctx context.Context, numbers ...uint64) (list []Header, oneWord bool, err error) {
+	first, last := numbers[0], numbers[len(numbers)-1]
+	tip, _, _ := r.outlook.agreement.Anchor(last)
+	if tip.number > first+deepest || last <= r.outlook.View().Final &&
+		len(r.ring.lacks(first, tip.number, r.usable)) > 2*len(numbers) {
+		return r.shown(ctx, numbers)
 	}
 
-	first := numbers[far]
-	anchor, alone, err := r.anchor(ctx, last)
+	anchor, oneWord, err := r.anchor(ctx, last)
 	if err != nil {
-		return nil, alone, fmt.Errorf("header of block %d: %w", last, err)
+		return nil, oneWord, fmt.Errorf("header of block %d: %w", last, err)
 	}
 
 	linked, err := r.chain(ctx, first, last, anchor, anchor)
 	if err != nil {
-		return nil, alone, fmt.Errorf("headers of blocks %d to %d: %w", first, last, err)
+		return nil, oneWord, fmt.Errorf("headers of blocks %d to %d: %w", first, last, err)
 	}
 
-	for _, n := range numbers[far:] {
+	for _, n := range numbers {
 		list = append(list, linked[n-first])
 	}
 
-	return list, oneWord || alone, nil
+	return list, oneWord, nil
+}
+
+// buried returns the headers of from..to, to be processed. Where depth decides that (CONFIRMATIONS), they are
+// linked to a head that is as deep above them and leads through the tip: a head of another branch than the one
+// that is agreed on leaves open how deep a block lies.
+func (r *reader) buried(ctx context.Context, from, to uint64) ([]Header, error) {
+	anchor, _, err := r.anchor(ctx, to)
+	if err != nil {
+		return nil, err
+	}
+
+	least := to + r.outlook.depth()
+	if tip, _, _ := r.outlook.agreement.Anchor(to); least <= tip.number {
+		return r.chain(ctx, from, to, anchor, anchor)
+	}
+
+	err = fmt.Errorf("%w: no endpoint in use has block %d, by which block %d is as deep as it has to be", ErrBehind,
+		least, to)
+	for _, head := range r.outlook.heads(least) {
+		var list []Header
+		if list, err = r.chain(ctx, from, to, anchor, head); err == nil {
+			return list, nil
+		}
+	}
+
+	return nil, err
+}
+
+// chain returns the headers of from..to, along the hashes of parents from a block at the top down, by way of another
+// one that is known to be the chain's. They are from the ring where it has them.
+func (r *reader) chain(ctx context.Context, from, to uint64, anchor, top place) ([]Header, error) {
+	list := make([]Header, top.number-from+1)
+	child := Header{Number: top.number + 1, Parent: top.hash} // as far as it is known
+	for reading := false; child.Number > from; {
+		n := child.Number - 1
+		if n == anchor.number && child.Parent != anchor.hash {
+			return nil, fmt.Errorf("%w: they are not each other's parents, the chain is moving", ErrDisagree)
+		}
+
+		h, known := r.ring.headers.Get(n)
+		if known = known && h.Hash == child.Parent && r.usable(h); !known && !reading {
+			select { // readers that lack the same headers ask for them once
+			case r.headers <- struct{}{}:
+				defer func() { <-r.headers }()
+			case <-ctx.Done():
+				return nil, context.Cause(ctx)
+			}
+
+			reading = true
+
+			continue // what lacked may be there now
+		}
+
+		if !known {
+			var err error
+			if h, err = r.parent(ctx, child, from); err != nil {
+				return nil, err
+			}
+		}
+
+		list[n-from], child = h, h
+	}
+
+	return list[:to-from+1], nil
+}
+
+// usable reports whether a header proves itself, where the chain's do.
+func (r *reader) usable(h Header) bool { return h.Proved || !r.laws.Headers.Holds() }
+
+// parent asks for the block before another one, and with it for those before it down to a height that the ring lacks.
+// These are asked for by their numbers, and the parent by its hash where that brings another block or none: machines
+// behind one URL may be on two branches, and there are gateways that remember for seconds that a block was missing.
+func (r *reader) parent(ctx context.Context, child Header, least uint64) (h Header, err error) {
+	n := child.Number - 1
+	err = r.pool.ask(ctx, n, nil, func(ctx context.Context, e *endpoint.Node) error {
+		numbers := r.ring.lacks(max(least, n-min(n, headersAtOnce-1)), n, r.usable)
+		if slices.Contains(numbers, n) {
+			list, err := e.Headers(ctx, numbers)
+			r.ring.add(list...)
+			if i := slices.IndexFunc(list, func(h Header) bool { return h.Hash == child.Parent }); i >= 0 {
+				h = list[i]
+				return nil
+			}
+
+			if err != nil && !errors.Is(err, ErrBehind) {
+				return err
+			}
+		}
+
+		if h, err = e.Parent(ctx, child); err == nil {
+			r.ring.add(h)
+		}
+
+		return err
+	})
+
+	return h, err
 }
 
 // Canonical returns the header at a height that is the chain's. Where one endpoint is configured and differs from the

@@ -310,7 +310,7 @@ func (f *follower) arrived(ctx context.Context, n *endpoint.Node, h Header) {
 
 	// The ring first: another endpoint's refresh may make a View of this head, and its readers then look at the ring.
 	if !f.outlook.View().Ready || !f.outlook.leaps(h.Number) {
-		f.ring.head(h, n)
+		f.ring.add(h)
 	}
 
 	n.Claims(h)

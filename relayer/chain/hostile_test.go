@@ -216,7 +216,7 @@ func TestForgeriesAreNamed(t *testing.T) {
 			await(t, s, func(v View) bool { return v.Trust == Agreed && v.Target == head })
 			lie := liar.Inject(lieOf(mode, first, invented))
 			for len(s.Faults()) == 0 {
-				s.reader.ring.drop()
+				s.reader.ring.headers.Purge()
 				s.memo = newMemo()
 				readTruth(t, s, first, head, f, want, true)
 			}

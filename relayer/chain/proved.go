@@ -57,7 +57,7 @@ func (r *reader) proveEvents(ctx context.Context, b Batch) (Batch, error) {
 		return b, nil
 	}
 
-	headers, err := r.settled(ctx, slices.Sorted(maps.Keys(claimed)))
+	headers, _, err := r.canonical(ctx, slices.Sorted(maps.Keys(claimed))...)
 	if err != nil {
 		return Batch{}, err
 	}
@@ -68,9 +68,9 @@ func (r *reader) proveEvents(ctx context.Context, b Batch) (Batch, error) {
 	g.SetLimit(provedInFlight)
 	for some := range slices.Chunk(headers, provedAtOnce) {
 		g.Go(func() error {
-			together := r.together(inner, some, b.Filter)
+			batch := r.batchProved(inner, some, b.Filter)
 			for _, h := range some {
-				logs, isProved := together[h.Number]
+				logs, isProved := batch[h.Number]
 				said := reading{logs: logs, proved: isProved}
 				if !isProved {
 					var err error
@@ -101,33 +101,12 @@ func (r *reader) proveEvents(ctx context.Context, b Batch) (Batch, error) {
 	return b, nil
 }
 
-// settled are the chain's headers at some heights that do not change any more: what two endpoints show, or where that
-// takes more headers, what leads to the tip.
-func (r *reader) settled(ctx context.Context, numbers []uint64) (list []Header, err error) {
-	tip, _ := r.outlook.agreement.Tip()
-	if tip.number < numbers[0]+2*uint64(len(numbers)) {
-		list, _, err = r.canonical(ctx, numbers...)
-		return list, err
-	}
-
-	for some := range slices.Chunk(numbers, headersAtOnce) {
-		more, _, err := r.shown(ctx, some)
-		if err != nil {
-			return nil, err
-		}
-
-		list = append(list, more...)
-	}
-
-	return list, nil
-}
-
 // Of a range so many blocks are proved in one batch, and so many batches are in flight. Several ranges are in flight.
 const provedAtOnce, provedInFlight = 8, 2
 
-// together returns the logs of blocks that a batch proves, by their numbers, from whichever endpoint is asked first. In
-// a time of large blocks there is none.
-func (r *reader) together(ctx context.Context, headers []Header, f *Filter) (logs map[uint64][]types.Log) {
+// batchProved returns the logs of blocks that a batch proves, by their numbers, from whichever endpoint is asked first.
+// In a time of large blocks there is none.
+func (r *reader) batchProved(ctx context.Context, headers []Header, f *Filter) (logs map[uint64][]types.Log) {
 	headers = slices.DeleteFunc(slices.Clone(headers), func(h Header) bool { return !h.Proved || excluded(h, f) })
 	if len(headers) < 2 || r.flight.width() < endpoint.RangesInFlight {
 		return nil
