@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/fusion-prime/escrow-relayer/election"
 	"github.com/fusion-prime/escrow-relayer/relayer/database"
 	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
 	"github.com/fusion-prime/escrow-relayer/relayer/watch"
@@ -28,7 +27,9 @@ func (r *Relayer) reports(ctx context.Context) error {
 	for {
 		self := r.Instance()
 		err := database.Within(ctx, reportWithin, func(ctx context.Context) error {
-			return fleet.Report(ctx, r.db.Pool, r.cfg.ChainID, &self, time.Now(), r.secrets.Mask)
+			return fleet.Naming(ctx, r.db.Session, func(ctx context.Context) error {
+				return fleet.Report(ctx, r.db.Pool, r.cfg.ChainID, &self, time.Now(), r.secrets.Mask)
+			})
 		})
 		if errors.Is(err, database.ErrNoSchema) {
 			err = nil // it awaits its first migration
@@ -54,7 +55,7 @@ func (r *Relayer) noteVerdict(ctx context.Context, goesOn bool) {
 	c.waits.set(nil)
 	if refused := c.verdict(); refused != nil || !goesOn {
 		if err := database.Within(ctx, reportWithin, func(ctx context.Context) error {
-			return fleet.Waits(ctx, r.db.Pool, election.ApplicationName(r.cfg.InstanceID), election.ApplicationName(""))
+			return fleet.Waits(ctx, r.db.Pool)
 		}); errors.As(err, new(*fleet.LockedError)) {
 			c.waits.set(err)
 		}

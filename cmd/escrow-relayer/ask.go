@@ -104,10 +104,13 @@ func unlessInterrupted(ctx context.Context, err error) error {
 type fleetReader func(context.Context) (fleet.Fleet, error)
 
 func readFleet(cfg *config.Config, db *database.Database) fleetReader {
-	return func(ctx context.Context) (fleet.Fleet, error) {
+	return func(ctx context.Context) (f fleet.Fleet, err error) {
 		ctx, cancel := context.WithTimeout(ctx, readTimeout)
 		defer cancel()
-		f, err := fleet.Read(ctx, db.Pool, cfg.ChainID)
+		err = fleet.Naming(ctx, db.Session, func(ctx context.Context) error {
+			f, err = fleet.Read(ctx, db.Pool, cfg.ChainID)
+			return err
+		})
 
 		return f, explain(cfg, err)
 	}

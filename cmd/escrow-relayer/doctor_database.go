@@ -53,7 +53,8 @@ func (d *doctor) database(ctx context.Context) {
 	d.schema(ctx, db)
 	d.judge("locks", "advisory locks can be taken", takeLock(ctx, session))
 	d.strangers(ctx, db)
-	d.judge("notify", "a notification arrived", notified(ctx, session, db))
+	d.judge("notify", "a notification arrived", naming(ctx, db,
+		func(ctx context.Context, db *database.Database) error { return notified(ctx, session, db) }))
 	d.clock(ctx, db)
 	d.durability(ctx, db)
 	if d.cfg.SessionProbeInterval > 0 {
@@ -136,7 +137,7 @@ func (d *doctor) schema(ctx context.Context, db *database.Database) {
 // fleet reports what the instances say of the database, as status does: what they meet may not meet doctor. What may
 // end within seconds, as what an instance reports that has just started, is a note.
 func (d *doctor) fleet(ctx context.Context, db *database.Database) {
-	f, err := fleet.Read(ctx, db.Pool, d.cfg.ChainID)
+	f, err := readFleet(d.cfg, db)(ctx)
 	for _, p := range f.Problems {
 		switch p.Kind {
 		case fleet.DatabaseRefuses, fleet.InstanceFault, fleet.Standing, fleet.ReadOnly:
@@ -201,9 +202,14 @@ func (d *doctor) rights(ctx context.Context, db *database.Database) {
 
 	if len(missing) == 0 {
 		d.say(fine, "rights", "select, insert, update, delete on every table")
-		d.judge("writes", "every table takes a row (nothing was kept)", database.Explain(d.writes(ctx, db)))
-		d.judge("commit", "a commit is taken", database.Explain(d.commits(ctx, db)))
+		d.judge("writes", "every table takes a row (nothing was kept)", naming(ctx, db, d.writes))
+		d.judge("commit", "a commit is taken", naming(ctx, db, d.commits))
 	}
+}
+
+// naming asks the database, and explains an error, or names what the answer waits for.
+func naming(ctx context.Context, db *database.Database, ask func(context.Context, *database.Database) error) error {
+	return database.Explain(fleet.Naming(ctx, db.Session, func(ctx context.Context) error { return ask(ctx, db) }))
 }
 
 // writes changes a row of every table that the instance changes, and adds a megabyte to one, in a

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"regexp"
@@ -8,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
@@ -20,10 +23,8 @@ func TestEveryScreenNamesTheFault(t *testing.T) {
 	w := newWorld(t, ownServer)
 	w.startTwo(nil)
 	w.blocks(3)
-	exec := func(sql string) {
-		_, err := w.DB.Exec(t.Context(), sql)
-		require.NoError(t, err, sql)
-	}
+	must := func(_ pgconn.CommandTag, err error) { require.NoError(t, err) }
+	exec := func(sql string) { must(w.DB.Exec(t.Context(), sql)) }
 	exec(`create function refuse() returns trigger language plpgsql as $$ begin
 		raise exception using message = tg_argv[0], errcode = tg_argv[1]; end $$`)
 	refuse := func(table, message, code string) {
@@ -35,6 +36,13 @@ func TestEveryScreenNamesTheFault(t *testing.T) {
 		exec(`alter system ` + change)
 		exec(`select pg_reload_conf()`)
 	}
+	person, err := pgx.Connect(t.Context(), w.URL)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, person.Close(context.Background())) })
+	lock := func(table string) func() {
+		return func() { must(person.Exec(t.Context(), `begin; lock table `+table)) }
+	}
+	rollback := func() { must(person.Exec(t.Context(), `rollback`)) }
 	all := []string{"cursors", "leadership", "relayer_instances", "events", "outbox", "chain_blocks", "instance_health"}
 	for _, f := range []struct {
 		name, says string
@@ -57,6 +65,9 @@ func TestEveryScreenNamesTheFault(t *testing.T) {
 			func() { setting(`reset default_transaction_read_only`) }},
 		{"commits hang", "synchronous standby", func() { setting(`set synchronous_standby_names = 'nobody'`) },
 			func() { setting(`reset synchronous_standby_names`) }},
+		{"`LOCK TABLE` of what is stored", `cursors is locked by pid \d+, login`, lock("cursors"), rollback},
+		{"`LOCK TABLE` that lets read", `instance_health is locked by pid \d+, login`,
+			lock("instance_health in exclusive mode"), rollback},
 	} {
 		says := regexp.MustCompile(f.says)
 		begun := time.Now()

@@ -37,7 +37,7 @@ type Fleet struct {
 	Odd      []Odd     `json:"odd,omitempty"`
 	Problems []Problem `json:"problems"` // by DefaultLimits; Judge applies others
 
-	standbyMissing bool // commits wait for a synchronous standby
+	waits []LockedError // what its connections wait for: at most one
 }
 
 // Fault is what an endpoint did that no honest endpoint does: a row of endpoint_faults.

@@ -205,8 +205,9 @@ func (f *Fleet) Judge(l Limits) []Problem {
 	case f.ReadOnly:
 		p.add(ReadOnly, Critical, "end the failover, or make room and lift default_transaction_read_only; DATABASE_URL must "+
 			"lead to the primary", "the database is read-only: nothing is stored or published")
-	case f.standbyMissing:
-		p.add(DatabaseRefuses, Critical, standbyRemedy, "%s: nothing is stored or published", standbyMissing)
+	case len(f.waits) > 0:
+		what, remedy := f.waits[0].Advice()
+		p.add(DatabaseRefuses, Critical, remedy, "%s: nothing is stored or published", what)
 	case f.Live() == 0 && f.connected() > 0:
 		p.add(DatabaseRefuses, Critical, askThem, "%s connected, and none writes: the database refuses their writes, or "+
 			"they hang; nothing is stored or published%s", instances(f.connected()), f.faults())

@@ -52,6 +52,10 @@ func read(ctx context.Context, db DB, chainID int64, counted *Escrows) (f Fleet,
 			r.f.Odd, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Odd])
 			return err
 		})
+		batch.Queue(selectWaits, election.ApplicationName("")).Query(func(rows pgx.Rows) (err error) {
+			r.f.waits, err = pgx.CollectRows(rows, pgx.RowToStructByPos[LockedError])
+			return err
+		})
 		r.queueCommands(batch)
 		if counted == nil {
 			batch.Queue(countEscrows, chainID).Query(r.readEscrows)
@@ -111,13 +115,13 @@ const selectLeadership = `
 	       coalesce((select sum(f.until_block - f.past_block)::bigint from factories f where f.chain_id = $1), 0),
 	       coalesce(l.lock_key, 0),
 	       pg_is_in_recovery() or exists (select from pg_settings where name = 'default_transaction_read_only'
-	         and setting = 'on' and source in ('configuration file', 'database', 'global', 'command line')), ` + standbyWaits + `
+	         and setting = 'on' and source in ('configuration file', 'database', 'global', 'command line'))
 	from (select $1::bigint as chain_id) c left join leadership l using (chain_id)`
 
 func (r *rows) readLeadership(row pgx.Row) error {
 	l, c := &r.f.Leader, &r.f.Chain
 	return row.Scan(&r.f.At, &r.f.Known, &l.Instance, &l.Epoch, &r.leaderSince, &r.beat, &c.FactoryCursor,
-		&r.factoryTime, &c.Verified, &c.Start, &c.Factory, &c.Past, &r.leaderKey, &r.f.ReadOnly, &r.f.standbyMissing)
+		&r.factoryTime, &c.Verified, &c.Start, &c.Factory, &c.Past, &r.leaderKey, &r.f.ReadOnly)
 }
 
 // selectLocks lists the holders of 64-bit advisory locks of this database. One reading of pg_locks

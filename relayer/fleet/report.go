@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -11,6 +12,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/fusion-prime/escrow-relayer/election"
 )
 
 // Watchdog tells how long one watch has stored no block while there are blocks to store, whatever the
@@ -98,21 +101,65 @@ func (i *Self) fault() string {
 	return strings.Join(all, "; ")
 }
 
-// Waits returns what the connections of an instance wait for that somebody outside the fleet has
-// locked; nil: they wait for nobody.
-func Waits(ctx context.Context, db interface {
-	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
-}, application, fleet string) error {
-	rows, _ := db.Query(ctx, selectWaits, application, fleet)
-	w, err := pgx.CollectRows(rows, pgx.RowToStructByPos[LockedError])
+// Waits returns what connections of the fleet wait for that somebody outside of it has locked; nil: they wait for
+// nobody.
+func Waits(ctx context.Context, db Querier) error {
+	rows, _ := db.Query(ctx, selectWaits, election.ApplicationName(""))
+	w, err := pgx.CollectRows(rows, pgx.RowToAddrOfStructByPos[LockedError])
 	if err != nil || len(w) == 0 {
 		return err
 	}
 
-	return &w[0]
+	return w[0]
 }
 
-// LockedError is a lock that somebody outside the fleet holds and an instance waits for, or a standby for which
+// Querier is a pool or a connection.
+type Querier interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}
+
+// waitsEvery is how long the database may take until somebody asks what it waits for.
+const waitsEvery = time.Second
+
+// Naming asks the database, and gives up with a LockedError where the answer waits for somebody outside the fleet. It
+// finds that by a connection of its own, since all others may wait.
+func Naming(ctx context.Context, own *pgx.ConnConfig, ask func(context.Context) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	answer := make(chan error, 1)
+	go func() { answer <- ask(ctx) }()
+	look := time.NewTicker(waitsEvery)
+	defer look.Stop()
+	for {
+		select {
+		case err := <-answer:
+			return err
+		case <-look.C:
+			if locked, found := errors.AsType[*LockedError](waitsOf(ctx, own)); found {
+				cancel()
+				<-answer
+
+				return locked
+			}
+		}
+	}
+}
+
+// waitsOf is Waits by a connection of its own.
+func waitsOf(ctx context.Context, own *pgx.ConnConfig) error {
+	ctx, cancel := context.WithTimeout(ctx, waitsEvery)
+	defer cancel()
+	conn, err := pgx.ConnectConfig(ctx, own)
+	if err != nil {
+		return fmt.Errorf("connect: %w", err)
+	}
+
+	defer func() { _ = conn.Close(ctx) }()
+
+	return Waits(ctx, conn)
+}
+
+// LockedError is a lock that somebody outside the fleet holds and the fleet waits for, or a standby for which
 // commits wait.
 type LockedError struct {
 	Table              string // what is locked; empty: a row or a transaction
@@ -132,7 +179,7 @@ func (e *LockedError) Advice() (what, remedy string) {
 		return standbyMissing, standbyRemedy
 	}
 
-	locked := "what this instance writes"
+	locked := "what the fleet writes"
 	if e.Table != "" {
 		locked = "the table " + e.Table
 	}
@@ -145,21 +192,21 @@ func (e *LockedError) Advice() (what, remedy string) {
 const (
 	standbyMissing = "commits wait for a synchronous standby that does not answer"
 	standbyRemedy  = "start the standby, or take it out of synchronous_standby_names"
-	// standbyWaits is whether a commit waits for longer than a standby that is there takes.
-	standbyWaits = `exists (select from pg_stat_activity s where s.datname = current_database()
-		and s.wait_event = 'SyncRep' and s.query_start < clock_timestamp() - interval '2 seconds')`
+	// waitsFor is longer than a busy database, a standby that is there, or a statement of a person takes.
+	waitsFor = `clock_timestamp() - interval '1500 milliseconds'`
 )
 
-// selectWaits lists the foreign holders of locks that an instance waits for, the longest transaction first.
+// selectWaits lists the foreign holders of locks that connections of the fleet wait for, the longest transaction
+// first, and whether a commit waits for a standby.
 const selectWaits = `
-	select coalesce((select l.relation::regclass::text from pg_locks l
-	                 where l.pid = w.pid and not l.granted and l.locktype = 'relation' limit 1), ''),
-	       b.pid, coalesce(b.usename::text, ''), coalesce(b.application_name, ''),
+	select case when l.locktype = 'relation' then l.relation::regclass::text else '' end, b.pid,
+	       coalesce(b.usename::text, ''), coalesce(b.application_name, ''),
 	       coalesce(clock_timestamp() - b.xact_start, interval '0')
-	from pg_stat_activity w
-	cross join lateral unnest(pg_blocking_pids(w.pid)) blocker(pid)
+	from pg_locks l join pg_stat_activity w using (pid)
+	cross join lateral unnest(pg_blocking_pids(l.pid)) blocker(pid)
 	join pg_stat_activity b on b.pid = blocker.pid
-	where w.datname = current_database() and w.application_name = $1
-	  and not starts_with(coalesce(b.application_name, ''), $2)
-	union all select '', 0, '', '', interval '0' where ` + standbyWaits + `
+	where l.waitstart < ` + waitsFor + ` and w.datname = current_database() and starts_with(w.application_name, $1)
+	  and not starts_with(coalesce(b.application_name, ''), $1)
+	union all select '', 0, '', '', interval '0' where exists (select from pg_stat_activity s
+		where s.datname = current_database() and s.wait_event = 'SyncRep' and s.query_start < ` + waitsFor + `)
 	order by 5 desc limit 1`

@@ -106,7 +106,7 @@ func TestWhoHasLocked(t *testing.T) {
 	w := setup(t)
 	mine, person := connect(t, w.URL, election.ApplicationName("a")), connect(t, w.URL, "psql")
 	waits := func() error {
-		return fleet.Waits(t.Context(), w.DB, election.ApplicationName("a"), election.ApplicationName(""))
+		return fleet.Waits(t.Context(), w.DB)
 	}
 	tx, err := person.Begin(t.Context())
 	require.NoError(t, err)
