@@ -37,7 +37,7 @@ func join(ctx context.Context, cfg *Config, tx pgx.Tx, stuck bool) (h Holding, e
 		h.Partition.Number = firstNumber(cfg.InstanceID, h.Partition, v.fleet)
 	}
 
-	if err := agree(ctx, cfg, tx); err != nil {
+	if err := Agree(ctx, cfg, tx); err != nil {
 		return h, err
 	}
 

@@ -90,12 +90,12 @@ func lacks(s, other map[string]string) bool {
 	return true
 }
 
-// agree returns ErrDisagree when a live instance differs in Settings.Stream and both lack Mixed; an ABI
+// Agree returns ErrDisagree when a live instance differs in Settings.Stream and both lack Mixed; an ABI
 // may have further events. Where none is alive the log says how the stream differs from that of the
 // instance that was there last.
 // The row of an instance that stopped cleanly and is about to restart has its old settings, so it
 // is left out: the instance compares itself when it joins.
-func agree(ctx context.Context, cfg *Config, tx pgx.Tx) error {
+func Agree(ctx context.Context, cfg *Config, tx pgx.Tx) error {
 	rows, _ := tx.Query(ctx,
 		`select i.instance_id, i.settings, i.instance_id <> $3 and i.left_at is null and `+living+`
 		   from relayer_instances i where i.chain_id = $1 order by i.seen_at`,

@@ -88,13 +88,17 @@ const rewind = `
 	set start_block = $2, past_block = $2, until_block = coalesce(until_block, start_block)
 	from held where f.chain_id = held.chain_id and f.start_block > $2`
 
+// Beginner is a pool, or a transaction, in which the changes of Prepare may be taken back.
+type Beginner interface {
+	Begin(ctx context.Context) (pgx.Tx, error)
+}
+
 // Prepare makes the database follow the factories of a configuration, and creates the leadership row of a chain
 // that is new to it. Factories that it does not follow yet are added, with their past; what it follows and the
 // configuration leaves out is followed on, and returned. A configuration that does both may be a mistake: that is
 // ErrOtherFactory, unless no escrow is stored and no instance runs. Then its factories replace the others, as on
 // a new database.
-func Prepare(ctx context.Context, db *pgxpool.Pool, chainID int64, want []Factory) (left []common.Address,
-	err error) {
+func Prepare(ctx context.Context, db Beginner, chainID int64, want []Factory) (left []common.Address, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	err = pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {

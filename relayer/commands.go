@@ -3,6 +3,7 @@ package relayer
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -27,7 +28,7 @@ import (
 // commands receives commands, acts on them, and answers. A part that is not configured is nil and
 // does not run. Whatever depends on a session is created for each tenure.
 //
-// newCommands sets the first group of fields; open sets the second before it is used. Only handover,
+// newCommands sets the first group of fields; open and openKeys set the second before it is used. Only handover,
 // which belongs to the publisher of answers, changes afterwards.
 type commands struct {
 	accounts []send.Account
@@ -86,17 +87,25 @@ func newCommands(cfg *config.Config, reg prometheus.Registerer) (c *commands, er
 	return c, nil
 }
 
-// open creates what outlives the tenures: keys, the intake, the connection to Pub/Sub.
-func (c *commands) open(ctx context.Context, r *Relayer) (err error) {
-	for _, a := range c.accounts {
+// errKeys means that a key of SENDERS_FILE does not sign.
+var errKeys = errors.New("SENDERS_FILE")
+
+// openKeys opens the signers of the accounts.
+func (r *Relayer) openKeys(ctx context.Context) error {
+	for _, a := range r.commands.accounts {
 		signer, err := openSigner(ctx, a)
 		if err != nil {
-			return fmt.Errorf("SENDERS_FILE: %w", err)
+			return fmt.Errorf("%w: %w", errKeys, err)
 		}
 
-		c.signers = append(c.signers, signer)
+		r.commands.signers = append(r.commands.signers, signer)
 	}
 
+	return nil
+}
+
+// open creates what outlives the tenures: the intake, the connection to Pub/Sub.
+func (c *commands) open(ctx context.Context, r *Relayer) (err error) {
 	if c.taking != nil {
 		c.intake, err = intake.New(intake.Config{
 			DB: r.db.Pool, ChainID: r.cfg.ChainID, Factories: r.followed, Policy: c.policy, Metrics: c.taking,

@@ -31,7 +31,7 @@ func TestTheLastWordsOfAnOutage(t *testing.T) {
 		r := &Relayer{cfg: cfg, db: db, secrets: redact.New(), log: slog.New(slog.DiscardHandler),
 			commands: &commands{}}
 
-		err = r.retry(t.Context(), startStep{"database", "the database", time.Minute, r.checkDatabase})
+		err = r.retry(t.Context(), startStep{"database", "the database", time.Minute, r.checkDatabase, ""})
 		require.ErrorContains(t, err, "DB_OUTAGE_LIMIT="+limit.String()+": nothing accepts connections at")
 
 		err = r.tenures(t.Context())

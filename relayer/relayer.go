@@ -57,6 +57,7 @@ type Relayer struct {
 	gatherer prometheus.Gatherer
 	build    fleet.Build
 	started  time.Time
+	trial    bool // nothing is kept
 	source   *chain.Source
 	followed *registry.Followed // the factories
 	filters  *watch.Filters

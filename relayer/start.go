@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/fusion-prime/escrow-relayer/election"
 	"github.com/fusion-prime/escrow-relayer/migrations"
+	"github.com/fusion-prime/escrow-relayer/partition"
 	"github.com/fusion-prime/escrow-relayer/registry"
 	"github.com/fusion-prime/escrow-relayer/relayer/chain"
 	"github.com/fusion-prime/escrow-relayer/relayer/contract"
@@ -39,35 +39,44 @@ const (
 
 // startStep is a condition that must hold, as configured, before anything else runs.
 type startStep struct {
-	what string // chain, database, schema, endpoint faults, start block or topics
+	what string // chain, database, schema, endpoint faults, start block, topics or keys
 	// from names what it waits for and where that is set.
 	from string
 	// timeout is of one attempt, after which the next one begins.
 	timeout time.Duration
 	do      func(context.Context) error
+	// holds says what is known when it is done.
+	holds string
+}
+
+// steps are those of the start, in order.
+func (r *Relayer) steps() []startStep {
+	const db = "the database of DATABASE_URL"
+	topics := "Google Pub/Sub (PUBSUB_PROJECT_ID=" + r.cfg.Project + "): look at the network and at the credentials"
+	if pubsub.Emulated() {
+		topics = "the Pub/Sub emulator (PUBSUB_EMULATOR_HOST=" + r.cfg.PubSubEmulator + "): start it, or correct the variable"
+	}
+
+	return []startStep{
+		// The chain comes first: a database is not migrated for the wrong one.
+		{"chain", "the RPC endpoints of RPC_URLS", attemptTimeout, r.checkChain,
+			"the endpoints serve it, and the factories are there"},
+		{"database", db, attemptTimeout, r.checkDatabase, "one connection is one server session, of the pool's database"},
+		{"schema", db + ": this or another instance migrates it", migrateTimeout, r.prepareSchema,
+			"the version that this binary needs"},
+		{"endpoint faults", db, attemptTimeout, r.blame.Sync, "read"},
+		{"start block", "the RPC endpoints of RPC_URLS and " + db, startBlockTimeout, r.prepareChain,
+			"the factories may be followed from START_BLOCK"},
+		{"topics", topics, attemptTimeout, r.checkTopics, "they exist"},
+		{"keys", "the signers of SENDERS_FILE", attemptTimeout, r.openKeys, "they sign for their addresses"},
+	}
 }
 
 // start verifies that chain, database and Pub/Sub are as configured, before anything else runs. It
 // waits for what is out of reach, for DB_OUTAGE_LIMIT; a wrong configuration is ErrRefused.
 func (r *Relayer) start(ctx context.Context) error {
 	r.announce(ctx)
-
-	topics := "Google Pub/Sub (PUBSUB_PROJECT_ID=" + r.cfg.Project + "): look at the network and at the credentials"
-	if pubsub.Emulated() {
-		topics = "the Pub/Sub emulator (PUBSUB_EMULATOR_HOST=" + r.cfg.PubSubEmulator + "): start it, or correct the variable"
-	}
-
-	for _, step := range []startStep{
-		// The chain comes first: a database is not migrated for the wrong one.
-		{"chain", "the RPC endpoints of RPC_URLS", attemptTimeout, r.checkChain},
-		{"database", "the database of DATABASE_URL", attemptTimeout, r.checkDatabase},
-		{"schema", "the database of DATABASE_URL: this or another instance migrates it", migrateTimeout,
-			r.prepareSchema},
-		{"endpoint faults", "the database of DATABASE_URL", attemptTimeout, r.blame.Sync},
-		{"start block", "the RPC endpoints of RPC_URLS and the database of DATABASE_URL", startBlockTimeout,
-			r.prepareChain},
-		{"topics", topics, attemptTimeout, r.checkTopics},
-	} {
+	for _, step := range r.steps() {
 		if err := r.retry(ctx, step); err != nil {
 			return fmt.Errorf("start: %s: %w", step.what, err)
 		}
@@ -114,31 +123,35 @@ func (r *Relayer) retry(ctx context.Context, step startStep) error {
 		r.log.WarnContext(ctx, "not ready yet, trying again", slog.String("step", step.what), slog.Any("err", err))
 	}
 
-	err := backoff.RetryNotify(func() error {
-		attempt, cancel := context.WithTimeout(ctx, step.timeout)
-		defer cancel()
-		waiting := time.AfterFunc(silentAtMost, func() {
-			r.log.InfoContext(ctx, "waiting for an answer", slog.String("step", step.what),
-				slog.String("from", r.secrets.Mask(step.from)))
-		})
-		defer waiting.Stop()
-
-		err := database.Explain(step.do(attempt))
-		if err != nil && attempt.Err() != nil && ctx.Err() == nil {
-			err = fmt.Errorf("no answer within %s from %s: %w", step.timeout, step.from, err)
-		}
-
-		if lasting(err) {
-			return refuse(r.secrets.Error(err))
-		}
-
-		return r.secrets.Error(err)
-	}, backoff.WithContext(delays, ctx), func(err error, _ time.Duration) { say(err) })
+	err := backoff.RetryNotify(func() error { return r.attempt(ctx, step) }, backoff.WithContext(delays, ctx),
+		func(err error, _ time.Duration) { say(err) })
 	if err != nil && ctx.Err() == nil && !errors.Is(err, ErrRefused) {
 		return fmt.Errorf("not ready within DB_OUTAGE_LIMIT=%s: %w", r.cfg.DBOutageLimit, err)
 	}
 
 	return err
+}
+
+// attempt does a step once. Its error has no secret.
+func (r *Relayer) attempt(ctx context.Context, step startStep) error {
+	attempt, cancel := context.WithTimeout(ctx, step.timeout)
+	defer cancel()
+	waiting := time.AfterFunc(silentAtMost, func() {
+		r.log.InfoContext(ctx, "waiting for an answer", slog.String("step", step.what),
+			slog.String("from", r.secrets.Mask(step.from)))
+	})
+	defer waiting.Stop()
+
+	err := database.Explain(step.do(attempt))
+	if err != nil && attempt.Err() != nil && ctx.Err() == nil {
+		err = fmt.Errorf("no answer within %s from %s: %w", step.timeout, step.from, err)
+	}
+
+	if lasting(err) {
+		return refuse(r.secrets.Error(err))
+	}
+
+	return r.secrets.Error(err)
 }
 
 // refuse marks an error beyond retrying.
@@ -148,13 +161,27 @@ func refuse(err error) error { return backoff.Permanent(fmt.Errorf("%w: %w", Err
 func lasting(err error) bool {
 	return database.Lasting(err) || slices.ContainsFunc([]error{
 		chain.ErrWrongChain, chain.ErrNoCode, contract.ErrNotFactory, errStartBlock, registry.ErrOtherFactory,
-		election.ErrPooled, election.ErrElsewhere, migrations.ErrStale, migrations.ErrFuture, pubsub.ErrNoTopic,
+		election.ErrPooled, election.ErrElsewhere, migrations.ErrStale, migrations.ErrFuture, pubsub.ErrNoTopic, errKeys,
+		partition.ErrDisagree,
 	}, func(kind error) bool { return errors.Is(err, kind) })
 }
 
-// checkDatabase verifies that a connection is one server session, and that session and pool reach
-// the same database. Otherwise the later steps fail with errors that hide the cause.
+// oldestPostgres is the oldest version that is supported, as server_version_num has it.
+const oldestPostgres = 140000
+
+// checkDatabase verifies that the server is not too old, that a connection is one server session, and that session
+// and pool reach the same database. Otherwise the later steps fail with errors that hide the cause.
 func (r *Relayer) checkDatabase(ctx context.Context) error {
+	var number int
+	err := r.db.Pool.QueryRow(ctx, `select current_setting('server_version_num')::int`).Scan(&number)
+	switch {
+	case err != nil:
+		return fmt.Errorf("connect to the database: %w", err)
+	case number < oldestPostgres:
+		return &database.Explained{What: fmt.Sprintf("Postgres %d is too old", number/10000), Lasting: true,
+			Remedy: "14 is the oldest that is supported"}
+	}
+
 	if err := election.CheckPooling(ctx, r.db.Session); err != nil {
 		return err
 	}
@@ -167,6 +194,22 @@ func (r *Relayer) prepareSchema(ctx context.Context) error {
 	err := r.checkSchema(ctx)
 	if !errors.Is(err, migrations.ErrStale) || !r.cfg.MigrateOnStart {
 		return err
+	}
+
+	// Migrations create their tables in the first schema of the search path that exists.
+	var create bool
+	if err := r.db.Pool.QueryRow(ctx, `select coalesce(has_schema_privilege(current_schema(), 'create'), false)`).
+		Scan(&create); err != nil {
+		return err
+	}
+
+	switch {
+	case !create:
+		return &database.Explained{What: "the user of DATABASE_URL may not create tables in the schema", Lasting: true,
+			Remedy: "grant usage, create on it, or run `escrow-relayer migrate` as somebody who may, and set MIGRATE_ON_START=false"}
+	case r.trial:
+		r.log.WarnContext(ctx, "migrations are missing: the first instance applies them", slog.Any("err", err))
+		return nil
 	}
 
 	applied, err := migrations.Up(ctx, r.db.Session)
@@ -202,7 +245,7 @@ func (r *Relayer) checkChain(ctx context.Context) error {
 
 func (r *Relayer) checkFactory(ctx context.Context, factory common.Address) error {
 	if err := r.source.Check(ctx, factory); err != nil {
-		return explainNode(err)
+		return err
 	}
 
 	err := r.cfg.ABI.CheckFactory(ctx, r.source, factory)
@@ -212,37 +255,6 @@ func (r *Relayer) checkFactory(ctx context.Context, factory common.Address) erro
 	case errors.Is(err, contract.ErrUnknownProxy):
 		r.log.WarnContext(ctx, "factory not recognised", slog.String("factory", factory.Hex()), slog.Any("err", err))
 		return nil
-	}
-
-	return explainNode(err)
-}
-
-// nodeWords explain an endpoint's answer to the operator.
-var nodeWords = []struct{ said, means string }{
-	{"HTTP status 401", "an endpoint does not accept the key: correct it in RPC_URLS"},
-	{"HTTP status 403", "an endpoint does not admit this key, address or origin: correct the key in RPC_URLS, or its allow-list at the provider"},
-	{"HTTP status 402", "an endpoint wants to be paid: look at the account at the provider"},
-	{"HTTP status 404", "there is no JSON-RPC at the path of an endpoint: correct RPC_URLS"},
-	{"HTTP status 405", "there is no JSON-RPC at the path of an endpoint: correct RPC_URLS"},
-	{"garbled", "an endpoint answers, but with a page and not with JSON-RPC: correct its host, port and path in RPC_URLS"},
-	{"no such host", "the host of an endpoint is not known: correct RPC_URLS, or the DNS"},
-	{"connection refused",
-		"nothing accepts connections at an endpoint: start the node, or correct host and port in RPC_URLS"},
-	{"certificate", "the certificate of an endpoint is not accepted: correct the host in RPC_URLS, or trust its authority"},
-	{"HTTP response to HTTPS client", "an endpoint has no TLS: write http:// or ws:// in RPC_URLS"},
-}
-
-// explainNode puts an explanation before the endpoints' answers. A lasting error has its remedy
-// already.
-func explainNode(err error) error {
-	if err == nil || lasting(err) {
-		return err
-	}
-
-	for _, w := range nodeWords {
-		if strings.Contains(err.Error(), w.said) {
-			return fmt.Errorf("%s: %w", w.means, err)
-		}
 	}
 
 	return err
@@ -258,5 +270,6 @@ func (r *Relayer) checkTopics(ctx context.Context) error {
 }
 
 func (r *Relayer) topics() pubsub.Topics {
-	return pubsub.Topics{Default: r.cfg.Topic, Other: r.cfg.OtherTopic, Retractions: r.cfg.RetractionsTopic}
+	return pubsub.Topics{Default: r.cfg.Topic, Other: r.cfg.OtherTopic, Retractions: r.cfg.RetractionsTopic,
+		Replies: r.cfg.RepliesTopic}
 }

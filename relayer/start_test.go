@@ -139,14 +139,14 @@ func TestAMigrationMayTakeLong(t *testing.T) {
 	r := starting(t, url)
 
 	// A step that may take no longer than this attempt never gets through.
-	brief := startStep{"schema", "the database", 500 * time.Millisecond, r.prepareSchema}
+	brief := startStep{"schema", "the database", 500 * time.Millisecond, r.prepareSchema, ""}
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
 	require.Error(t, r.retry(ctx, brief))
 
 	done := make(chan error, 1)
 	go func() {
-		done <- r.retry(t.Context(), startStep{"schema", "the database", migrateTimeout, r.prepareSchema})
+		done <- r.retry(t.Context(), startStep{"schema", "the database", migrateTimeout, r.prepareSchema, ""})
 	}()
 	pool := testpg.Open(t, url)
 	require.Eventually(t, func() bool {

@@ -115,8 +115,9 @@ func deployment(ctx context.Context, c startReader, factory common.Address, high
 // prepareChain makes the database follow the factories of FACTORY_ADDRESS. The start block of one that it does not
 // follow yet is checked first; of the others the database's counts.
 func (r *Relayer) prepareChain(ctx context.Context) error {
+	migrated := !r.trial || r.checkSchema(ctx) == nil // a trial does not migrate
 	known, err := registry.Factories(ctx, r.db.Pool, r.cfg.ChainID)
-	if err != nil {
+	if err != nil && migrated {
 		return err
 	}
 
@@ -129,7 +130,7 @@ func (r *Relayer) prepareChain(ctx context.Context) error {
 
 		unchecked, err := checkStart(ctx, r.source, f.Address, uint64(f.Start), r.cfg.AllowLateStart)
 		if err != nil {
-			return explainNode(err)
+			return err
 		}
 
 		if unchecked != "" {
@@ -137,7 +138,11 @@ func (r *Relayer) prepareChain(ctx context.Context) error {
 		}
 	}
 
-	left, err := registry.Prepare(ctx, r.db.Pool, r.cfg.ChainID, r.cfg.Factories)
+	if !migrated {
+		return nil
+	}
+
+	left, err := r.prepareFactories(ctx)
 	if err != nil {
 		return err
 	}
@@ -147,7 +152,27 @@ func (r *Relayer) prepareChain(ctx context.Context) error {
 			"or retire them with `escrow-relayer factory retire`", slog.Any("factories", left))
 	}
 
+	if r.trial {
+		return nil
+	}
+
 	return r.ledger.Follow(ctx, r.followed)
+}
+
+// prepareFactories makes the database follow those of FACTORY_ADDRESS; a trial takes that back.
+func (r *Relayer) prepareFactories(ctx context.Context) (left []common.Address, err error) {
+	if !r.trial {
+		return registry.Prepare(ctx, r.db.Pool, r.cfg.ChainID, r.cfg.Factories)
+	}
+
+	tx, err := r.db.Pool.Begin(ctx)
+	if err != nil {
+		return nil, err
+	}
+
+	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
+
+	return registry.Prepare(ctx, tx, r.cfg.ChainID, r.cfg.Factories)
 }
 
 // compareStart logs what a start block differs in from the stored one, and that a factory is retired.

@@ -2,15 +2,17 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
+	"log/slog"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
-	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
 
+	"github.com/fusion-prime/escrow-relayer/relayer"
 	"github.com/fusion-prime/escrow-relayer/relayer/config"
 	"github.com/fusion-prime/escrow-relayer/relayer/redact"
 )
@@ -24,11 +26,11 @@ func doctorCommand() *cobra.Command {
 	var limit time.Duration
 	cmd := &cobra.Command{
 		Use:   "doctor",
-		Short: "Test everything an instance needs: database, session, schema, topics, every RPC endpoint",
-		Long: `Test everything that an instance with this configuration needs, and leave nothing behind: the database, its rights, that it takes a commit, its clock, that a connection is one server
-session; the schema; the topics and the right to publish; and of each RPC endpoint the chain, the head, safe and finalized, how many blocks it gives the logs of at
+		Short: "Try a start, and test everything an instance needs: database, topics, every RPC endpoint",
+		Long: `Do the steps of a start of an instance with this configuration, of every chain or the one of --chain, and leave nothing behind: what run refuses is refused in the same words. Test
+further the rights in the database, that it takes a commit, its clock; the right to publish; and of each RPC endpoint the chain, the head, safe and finalized, how many blocks it gives the logs of at
 once, how far back its headers, logs and state go, what its answers prove (headers by their hash, logs by receipts, deployments by the factory's nonce), and how fast
-it is (at most some 200 requests each); and the file of HTTP_TOKEN_FILE; and who can read it, and the files with keys that SENDERS_FILE names. Prints the variables to set.
+it is (at most some 200 requests each); and the file of HTTP_TOKEN_FILE; and who can read it, and the files with keys that SENDERS_FILE names.
 Configuration as for run.
 
 With --operator it examines the database login of a person instead: what it may read, and which tasks of the runbooks it cannot do. A right to write that is
@@ -39,27 +41,26 @@ missing is no fault then. Configuration: CHAIN_ID and DATABASE_URL.`,
 				load, examine = config.LoadDatabase, (*doctor).examineOperator
 			}
 
-			cfg, err := loadOne(cmd, load)
+			all, err := loadAll(cmd, load)
 			if err != nil {
 				return err
 			}
 
 			ctx, cancel := context.WithTimeout(cmd.Context(), limit)
 			defer cancel()
-			d := &doctor{cfg: cfg, secrets: cfg.Secrets(), Findings: []finding{}, Set: []setting{}}
-			if err := errors.Join(examine(d, ctx), cmd.Context().Err()); err != nil {
-				return unlessInterrupted(cmd.Context(), d.secrets.Error(err))
+			doctors := make([]doctor, len(all))
+			var wg sync.WaitGroup
+			for i, cfg := range all {
+				doctors[i] = doctor{Chain: cfg.ChainID, cfg: cfg, secrets: cfg.Secrets(), Findings: []finding{}}
+				wg.Go(func() { examine(&doctors[i], ctx) })
 			}
 
-			if err := d.print(cmd.OutOrStdout(), asJSON); err != nil {
-				return err
+			wg.Wait()
+			if err := cmd.Context().Err(); err != nil {
+				return unlessInterrupted(cmd.Context(), err)
 			}
 
-			if d.Sick {
-				return errQuiet
-			}
-
-			return nil
+			return answer(cmd.OutOrStdout(), doctors, asJSON)
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "as JSON")
@@ -70,29 +71,81 @@ missing is no fault then. Configuration: CHAIN_ID and DATABASE_URL.`,
 	return cmd
 }
 
-// examine examines everything concurrently, and reports it in a fixed order.
-func (d *doctor) examine(ctx context.Context) error {
+// answer shows what was found, and is errQuiet when something of it needs a person.
+func answer(w io.Writer, doctors []doctor, asJSON bool) error {
+	var shown any = doctors
+	if len(doctors) == 1 {
+		shown = doctors[0]
+	}
+
+	if asJSON {
+		if err := printJSON(w, shown); err != nil {
+			return err
+		}
+	}
+
+	var err error
+	for i := range doctors {
+		if doctors[i].Sick {
+			err = errQuiet
+		}
+
+		if !asJSON {
+			doctors[i].print(w)
+		}
+	}
+
+	return err
+}
+
+// examine does the steps of a start, and examines concurrently what they do not look at. It reports all of it in a
+// fixed order.
+func (d *doctor) examine(ctx context.Context) {
+	var warned strings.Builder
+	var err error
+	d.of = "start"
+	log := slog.New(slog.NewTextHandler(&warned, &slog.HandlerOptions{Level: slog.LevelWarn,
+		ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+			if slices.Contains([]string{slog.TimeKey, slog.LevelKey, "instance", "component"}, a.Key) {
+				return slog.Attr{}
+			}
+
+			return a
+		}}))
+	if d.trial, err = relayer.NewTrial(ctx, d.cfg, log, built()); err != nil {
+		d.judge("files", "", err)
+		return
+	}
+
+	defer d.trial.Close()
 	database, topics, chain, files := d.part("database"), d.part("topics"), d.part("chain"), d.part("files")
-	var failed error
 	var wg sync.WaitGroup
 	wg.Go(func() { database.database(ctx) })
 	wg.Go(func() { topics.topics(ctx) })
-	wg.Go(func() { failed = chain.chain(ctx) })
-	wg.Go(func() { files.files() })
+	wg.Go(func() { chain.chain(ctx) })
+	wg.Go(func() { files.files(); files.steps(ctx, "keys") })
 	wg.Wait()
-	d.add(database, topics, chain, files)
+	for line := range strings.Lines(warned.String()) {
+		d.say(note, "warning", "%s", strings.TrimPrefix(strings.TrimSpace(line), "msg="))
+	}
 
-	return failed
+	d.add(database, topics, chain, files)
 }
 
 // part returns a doctor for one thing; add merges its findings into those of d.
-func (d *doctor) part(of string) *doctor { return &doctor{cfg: d.cfg, secrets: d.secrets, of: of} }
+func (d *doctor) part(of string) *doctor {
+	return &doctor{cfg: d.cfg, secrets: d.secrets, trial: d.trial, of: of}
+}
+
+// steps does these steps of the start, and reports each. It returns whether all of them hold.
+func (d *doctor) steps(ctx context.Context, names ...string) bool {
+	return d.trial.Do(ctx, d.judge, names...)
+}
 
 func (d *doctor) add(parts ...*doctor) {
 	for _, p := range parts {
 		d.Sick = d.Sick || p.Sick
 		d.Findings = append(d.Findings, p.Findings...)
-		d.Set = append(d.Set, p.Set...)
 	}
 }
 
@@ -109,32 +162,27 @@ const (
 // finding is one thing that was tested.
 type finding struct {
 	Verdict verdict `json:"verdict"`
-	Of      string  `json:"of"` // database, topics, files, an endpoint's scheme and host
+	Of      string  `json:"of"` // start, database, topics, files, an endpoint's scheme and host
 	What    string  `json:"what"`
 	Found   string  `json:"found"`
 }
 
-// setting is a recommended variable.
-type setting struct {
-	Variable string `json:"variable"`
-	Value    string `json:"value"`
-	Reason   string `json:"reason"`
-}
-
-// doctor collects findings. One goroutine uses it.
+// doctor collects findings on a chain. One goroutine uses it.
 type doctor struct {
 	cfg     *config.Config
 	secrets *redact.Secrets
+	trial   *relayer.Trial
 	of      string // what it examines, as in finding.Of
 
+	Chain    int64     `json:"chain"`
 	Sick     bool      `json:"sick"` // something needs a person
 	Findings []finding `json:"findings"`
-	Set      []setting `json:"set"`
 }
 
 func (d *doctor) say(v verdict, what, format string, args ...any) {
 	d.Sick = d.Sick || v == wrong
-	d.Findings = append(d.Findings, finding{v, d.of, what, d.secrets.Mask(fmt.Sprintf(format, args...))})
+	text := strings.ReplaceAll(d.secrets.Mask(fmt.Sprintf(format, args...)), "\n", "; ")
+	d.Findings = append(d.Findings, finding{v, d.of, what, text})
 }
 
 // judge reports what was found, or the error; it returns whether there is none.
@@ -149,38 +197,10 @@ func (d *doctor) judge(what, found string, err error) bool {
 	return true
 }
 
-// set recommends a variable.
-func (d *doctor) set(variable, value, format string, args ...any) {
-	d.Set = append(d.Set, setting{variable, value, fmt.Sprintf(format, args...)})
-}
-
-// print writes a table to a terminal, lines elsewhere, or JSON.
-func (d *doctor) print(w io.Writer, asJSON bool) error {
-	if asJSON {
-		return printJSON(w, d)
+// print writes a line for each finding.
+func (d *doctor) print(w io.Writer) {
+	fmt.Fprintf(w, "chain %d\n", d.Chain)
+	for _, f := range d.Findings {
+		fmt.Fprintf(w, "%-7s %-8s %-12s %s\n", f.Verdict, f.Of, f.What, f.Found)
 	}
-
-	if isTerminal(w) {
-		t := newTable(w, "", "of", "what", "found")
-		t.SetColumnConfigs([]table.ColumnConfig{{Number: 4, WidthMax: 100}})
-		for _, f := range d.Findings {
-			t.AppendRow(table.Row{f.Verdict, f.Of, f.What, f.Found})
-		}
-
-		t.Render()
-	} else {
-		for _, f := range d.Findings {
-			fmt.Fprintf(w, "%-7s %-8s %-12s %s\n", f.Verdict, f.Of, f.What, f.Found)
-		}
-	}
-
-	if len(d.Set) > 0 {
-		fmt.Fprintln(w, "\nset:")
-	}
-
-	for _, s := range d.Set {
-		fmt.Fprintf(w, "%s=%s   # %s\n", s.Variable, s.Value, s.Reason)
-	}
-
-	return nil
 }

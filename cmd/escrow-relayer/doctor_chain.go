@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
@@ -32,17 +30,12 @@ const (
 	slowEndpoint = time.Second
 )
 
-// chain examines every endpoint. An error means that all examinations failed.
-func (d *doctor) chain(ctx context.Context) error {
-	src, err := openSource(d.cfg)
-	if err != nil {
-		return err
-	}
-
-	list := src.Examine(ctx, d.factories(), d.cfg.ABI.FactoryTopics(), uint64(max(d.cfg.StartBlock, 0)))
+// chain does the step of the start, and examines every endpoint.
+func (d *doctor) chain(ctx context.Context) {
+	d.steps(ctx, "chain")
+	list := d.trial.Source.Examine(ctx, d.factories(), d.cfg.ABI.FactoryTopics(), uint64(max(d.cfg.StartBlock, 0)))
 	best := slices.MaxFunc(list, func(a, b chain.Examination) int { return int(int64(a.Head) - int64(b.Head)) })
-	usable, smallest := 0, d.cfg.RPCMaxRange
-	announces := false
+	usable, announces := 0, false
 	for i := range list {
 		x := &list[i]
 		e := d.part(x.Name)
@@ -56,47 +49,13 @@ func (d *doctor) chain(ctx context.Context) error {
 			usable++
 		}
 
-		if !served {
-			continue
-		}
-
-		announces = announces || x.WebSocket && x.Subscribes == nil
-		if limited(x) {
-			smallest = min(smallest, x.Range)
-		}
+		announces = announces || served && x.WebSocket && x.Subscribes == nil
 	}
 
-	if usable == 0 {
-		d.say(wrong, "endpoints", "no endpoint can be used: correct RPC_URLS")
-		return nil
-	}
-
-	d.endpoints(usable, smallest, announces)
-	tags := map[string]func(*chain.Examination) *uint64{
-		chain.Safe:      func(x *chain.Examination) *uint64 { return x.Safe },
-		chain.Finalized: func(x *chain.Examination) *uint64 { return x.Finalized },
-	}
-	if tag := tags[d.cfg.Finality]; tag != nil && !slices.ContainsFunc(list,
-		func(x chain.Examination) bool { return x.Err == nil && tag(&x) != nil }) {
-		d.set("FINALITY", chain.Confirmations, "no endpoint knows the %s block", d.cfg.Finality)
-	}
-
-	return nil
-}
-
-// factories are those of FACTORY_ADDRESS.
-func (d *doctor) factories() []common.Address {
-	return column.Of(d.cfg.Factories, func(f *registry.Factory) common.Address { return f.Address })
-}
-
-// endpoints reports on all of them together.
-func (d *doctor) endpoints(usable int, smallest uint64, announces bool) {
-	if smallest < d.cfg.RPCMaxRange {
-		d.set("RPC_MAX_RANGE", strconv.FormatUint(smallest, 10),
-			"the smallest range that every endpoint answers; it is also found out while running, at the cost of refused requests")
-	}
-
-	if usable == 1 {
+	switch {
+	case usable == 0:
+		return
+	case usable == 1:
 		d.say(note, "endpoints",
 			"one endpoint only: name a second one, of another provider, in RPC_URLS, to go on when it fails and to read a second time from somebody else")
 	}
@@ -105,6 +64,20 @@ func (d *doctor) endpoints(usable int, smallest uint64, announces bool) {
 		d.say(note, "endpoints",
 			"none announces blocks: with a ws or wss endpoint first in RPC_URLS events arrive sooner, with fewer requests")
 	}
+
+	tags := map[string]func(*chain.Examination) *uint64{
+		chain.Safe:      func(x *chain.Examination) *uint64 { return x.Safe },
+		chain.Finalized: func(x *chain.Examination) *uint64 { return x.Finalized },
+	}
+	if tag := tags[d.cfg.Finality]; tag != nil && !slices.ContainsFunc(list,
+		func(x chain.Examination) bool { return x.Err == nil && tag(&x) != nil }) {
+		d.say(wrong, "endpoints", "no endpoint knows the %s block: set FINALITY=%s", d.cfg.Finality, chain.Confirmations)
+	}
+}
+
+// factories are those of FACTORY_ADDRESS.
+func (d *doctor) factories() []common.Address {
+	return column.Of(d.cfg.Factories, func(f *registry.Factory) common.Address { return f.Address })
 }
 
 // serves reports whether an endpoint can be used, and if not, the remedy.
@@ -122,7 +95,7 @@ func (d *doctor) serves(x *chain.Examination) bool {
 		d.say(unknown, "chain", "chain %d, block %d; there was no time for the rest: name a longer --timeout%s",
 			x.ChainID, x.Head, why)
 	default:
-		d.say(wrong, "chain", "%s%s", d.secrets.Error(x.Err), remedy(x.Err))
+		d.say(wrong, "chain", "%s%s", d.secrets.Error(x.Err), endpoint.Advice(x.Err))
 	}
 
 	return false
@@ -134,25 +107,6 @@ func rateNote(x *chain.Examination) string {
 	return fmt.Sprintf("it limits the rate, and was asked for %.1f requests per second in the end", x.Rate)
 }
 
-// remedy is the response to an error of an endpoint, if known.
-func remedy(err error) string {
-	page, isPage := errors.AsType[*rpc.Page](err)
-	switch kind := rpc.Classify(err); {
-	case errors.Is(err, endpoint.ErrWrongChain):
-		return ": correct its URL in RPC_URLS, or CHAIN_ID"
-	case isPage && page.Status == 0:
-		return ": correct its host, port and path in RPC_URLS"
-	case isPage && page.Status == http.StatusNotFound:
-		return ": the path of its URL in RPC_URLS is wrong, or the key in it"
-	case kind == rpc.Unsupported || isPage && page.Status == http.StatusForbidden:
-		return ": it wants an API key, or refuses this one: correct its URL in RPC_URLS"
-	case kind == rpc.RateLimited:
-		return ": its allowance is used up: wait, raise it with the provider, or name another endpoint in RPC_URLS"
-	}
-
-	return ""
-}
-
 // endpoint judges one working endpoint. best is the newest head of all.
 func (d *doctor) endpoint(x *chain.Examination, best uint64) {
 	age := time.Since(x.HeadTime).Round(time.Second)
@@ -160,14 +114,6 @@ func (d *doctor) endpoint(x *chain.Examination, best uint64) {
 		d.say(wrong, "head", "block %d, %d behind the best endpoint", x.Head, best-x.Head)
 	} else {
 		d.say(fine, "head", "block %d, %s", x.Head, oldOrAhead(age))
-	}
-
-	for _, f := range d.factories() {
-		if slices.Contains(x.NoCode, f) {
-			d.say(wrong, "factory", "there is no contract at %s of FACTORY_ADDRESS on chain %d", f, x.ChainID)
-		} else {
-			d.say(fine, "factory", "there is a contract at %s", f)
-		}
 	}
 
 	d.tags(x)
@@ -236,13 +182,12 @@ func (d *doctor) logs(x *chain.Examination) {
 	d.history(x)
 	d.proofs(x)
 	if x.Addressed != nil {
-		v := fine
+		v, remedy := fine, ""
 		if d.cfg.LogFilter != "addresses" {
-			v = wrong
-			d.set("LOG_FILTER", "addresses", "%s gives logs of named contracts only", x.Name)
+			v, remedy = wrong, "set LOG_FILTER=addresses: "
 		}
 
-		d.say(v, "filter", "it gives logs of named contracts only: %s", x.Addressed)
+		d.say(v, "filter", "%sit gives logs of named contracts only: %s", remedy, x.Addressed)
 	}
 }
 

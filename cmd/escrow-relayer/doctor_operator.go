@@ -2,12 +2,11 @@ package main
 
 import (
 	"context"
-	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/fusion-prime/escrow-relayer/migrations"
 	"github.com/fusion-prime/escrow-relayer/relayer/database"
 )
 
@@ -21,8 +20,7 @@ type task struct {
 
 // tasks are what operators do. The first is required of every operator's login.
 var tasks = []task{
-	{"status, locks, plan wait, plan move, sender status, command list and command show", readAll()},
-	{"audit", readAll()},
+	{"status, audit, locks, plan wait, plan move, sender status, command list and command show", readAll()},
 	{"replay", []string{"select event_types", "select events", "update events", "select outbox", "insert outbox",
 		"select lock_identity", "select lock_turns"}},
 	{"factory retire", []string{"select leadership", "update leadership", "select factories", "update factories",
@@ -34,12 +32,18 @@ var tasks = []task{
 	{"command cancel", []string{"select commands", "update commands"}},
 }
 
-// readAll is select on everything that status and audit read.
+// tables are those of the schema, and its views.
+var tables = []string{"factories", "escrows", "late_escrows", "relayer_instances", "instance_health", "cursors",
+	"slot_ownership", "leadership", "chain_blocks", "events", "orphaned_events", "outbox", "findings", "endpoint_faults",
+	"records", "folded_records", "event_types", "writers", "lock_turns", "ownership_lock", "requests", "memory",
+	"processed_events", "stored_events", "outbox_messages", "escrow_registry", "escrow_records"}
+
+// commandTables are those that only an instance writes that takes commands, acts on them or removes them.
+var commandTables = []string{"senders", "commands", "command_claims", "command_attempts", "used_nonces", "replies"}
+
+// readAll is select on every table.
 func readAll() (rights []string) {
-	for _, t := range []string{"cursors", "slot_ownership", "leadership", "relayer_instances", "instance_health",
-		"factories", "escrows", "late_escrows", "events", "outbox", "findings", "endpoint_faults", "event_types",
-		"writers", "records", "senders", "commands", "command_attempts", "used_nonces", "replies", "lock_turns",
-		"processed_events", "escrow_registry", "escrow_records"} {
+	for _, t := range slices.Concat(tables, commandTables) {
 		rights = append(rights, "select "+t)
 	}
 
@@ -48,21 +52,22 @@ func readAll() (rights []string) {
 
 // examineOperator examines an operator's login: a missing right to read is a fault, other missing
 // rights are notes.
-func (d *doctor) examineOperator(ctx context.Context) error {
+func (d *doctor) examineOperator(ctx context.Context) {
 	d.of = "database"
-	db := d.open(ctx)
-	if db == nil {
-		return nil
+	db, err := database.Open(ctx, d.cfg)
+	if err != nil {
+		d.judge("login", "", err)
+		return
 	}
 
 	defer db.Close()
 	user, ok := d.login(ctx, db)
 	if !ok {
-		return nil
+		return
 	}
 
 	var schema bool
-	err := db.Pool.QueryRow(ctx, `select to_regclass('escrow_relayer_versions') is not null`).Scan(&schema)
+	err = db.Pool.QueryRow(ctx, `select to_regclass('escrow_relayer_versions') is not null`).Scan(&schema)
 	switch {
 	case err != nil:
 		d.judge("schema", "", database.Explain(err))
@@ -70,12 +75,9 @@ func (d *doctor) examineOperator(ctx context.Context) error {
 		d.say(wrong, "schema", "none yet, or not in this login's search path: "+
 			"`escrow-relayer migrate` makes it, as the account of migrations")
 	default:
-		d.schemaVersion(ctx, db)
 		d.tasks(ctx, db, user)
 		d.ends(ctx, db)
 	}
-
-	return nil
 }
 
 // tasks reports which of the tasks the login can do.
@@ -96,18 +98,6 @@ func (d *doctor) tasks(ctx context.Context, db *database.Database, user string) 
 				t.command, strings.Join(missing, ", "))
 		}
 	}
-}
-
-// schemaVersion reports the version, if the login may read it.
-func (d *doctor) schemaVersion(ctx context.Context, db *database.Database) {
-	missing, err := missingRights(ctx, db, []string{"select escrow_relayer_versions"})
-	if err == nil && len(missing) > 0 {
-		d.say(note, "schema", "its version cannot be seen: select on escrow_relayer_versions is missing")
-		return
-	}
-
-	state, err := migrations.Status(ctx, db.Session)
-	d.judge("schema", fmt.Sprintf("version %d of %d", state.Current, state.Latest), database.Explain(err))
 }
 
 // ends reports which sessions the login may end: that frees the locks of an unreachable instance.

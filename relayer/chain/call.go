@@ -229,11 +229,11 @@ func askEach[T any](ctx context.Context, s *Source, method string, params ...any
 	return list, silent, err
 }
 
-// reasons joins errors of endpoints.
+// reasons joins errors of endpoints, with what to do about each.
 func reasons(silent []Answer) error {
 	errs := make([]error, len(silent))
 	for i, a := range silent {
-		errs[i] = fmt.Errorf("%s: %w", a.Endpoint, a.Err)
+		errs[i] = fmt.Errorf("%s: %w%s", a.Endpoint, a.Err, endpoint.Advice(a.Err))
 	}
 
 	return errors.Join(errs...)

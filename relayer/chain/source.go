@@ -255,7 +255,7 @@ func (s *Source) Check(ctx context.Context, factory common.Address) error {
 
 	for _, a := range silent {
 		if errors.Is(a.Err, ErrWrongChain) {
-			return a.Err
+			return reasons([]Answer{a})
 		}
 	}
 

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
-	"github.com/ethereum/go-ethereum/common/hexutil"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/chain/rpc"
 )
@@ -23,10 +22,9 @@ type Examination struct {
 	HeadTime time.Time
 	Latency  time.Duration // median of a small request
 
-	NoCode          []common.Address // factories without a contract at their address
-	Safe, Finalized *uint64          // nil: it does not know the tag
-	Batch           int              // requests that it takes at once, of callsPerBatch at most; 1: no batches
-	Subscribes      error            // newHeads over WebSocket; nil over HTTP too
+	Safe, Finalized *uint64 // nil: it does not know the tag
+	Batch           int     // requests that it takes at once, of callsPerBatch at most; 1: no batches
+	Subscribes      error   // newHeads over WebSocket; nil over HTTP too
 	WebSocket       bool
 
 	Rate      float64 // requests per second that it lets through, where it limited them; 0: it did not
@@ -125,17 +123,6 @@ func (n *Node) examine(ctx context.Context, x *Examination, factories []common.A
 
 	slices.Sort(took)
 	x.Latency, x.Head, x.HeadTime = took[len(took)/2], head.Number, time.Unix(int64(head.Time), 0)
-	for _, f := range factories {
-		var code hexutil.Bytes
-		if err := n.one(ctx, &rpc.Call{Method: rpc.GetCode, Params: `["` + f.Hex() + `","latest"]`}, &code); err != nil {
-			return err
-		}
-
-		if len(code) == 0 {
-			x.NoCode = append(x.NoCode, f)
-		}
-	}
-
 	for tag, to := range map[string]**uint64{"safe": &x.Safe, "finalized": &x.Finalized} {
 		var h rpc.Header
 		if err := n.one(ctx, rpc.ByTag(tag), &h); err == nil {

@@ -18,10 +18,10 @@ import (
 // ErrNoTopic means that a configured topic does not exist, or that its id is invalid.
 var ErrNoTopic = errors.New("no such topic")
 
-// Topics names the topics by their ids. Other and Retractions may be empty: rows for an empty topic
-// leave the outbox unpublished.
+// Topics names the topics by their ids. All but Default may be empty: rows for an empty topic leave the outbox
+// unpublished.
 type Topics struct {
-	Default, Other, Retractions string
+	Default, Other, Retractions, Replies string
 }
 
 var (
@@ -53,25 +53,13 @@ func CheckTopics(ctx context.Context, project string, t Topics, opts ...option.C
 	defer func() { _ = client.Close() }() // nothing was written
 	var problems []error
 	for _, topic := range []struct{ variable, id string }{{"PUBSUB_TOPIC_ID", t.Default},
-		{"OTHER_EVENTS_TOPIC_ID", t.Other}, {"RETRACTIONS_TOPIC_ID", t.Retractions}} {
+		{"OTHER_EVENTS_TOPIC_ID", t.Other}, {"RETRACTIONS_TOPIC_ID", t.Retractions}, {"REPLIES_TOPIC_ID", t.Replies}} {
 		if topic.id != "" {
 			problems = append(problems, checkTopic(ctx, client, project, topic.variable, topic.id))
 		}
 	}
 
 	return errors.Join(problems...)
-}
-
-// CheckTopic is CheckTopics for one topic, configured by the named variable.
-func CheckTopic(ctx context.Context, project, variable, id string, opts ...option.ClientOption) error {
-	client, err := open(ctx, project, opts)
-	if err != nil {
-		return err
-	}
-
-	defer func() { _ = client.Close() }() // nothing was written
-
-	return checkTopic(ctx, client, project, variable, id)
 }
 
 func checkTopic(ctx context.Context, client *apiv1.TopicAdminClient, project, variable, id string) error {
