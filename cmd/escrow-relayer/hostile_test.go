@@ -357,3 +357,26 @@ func TestAuditProves(t *testing.T) {
 	require.Regexp(t, added+" .* the receipts of block 0x[0-9a-f]{64} prove that it is not there", out)
 	require.Contains(t, out, "0 missing, 0 extra, 2 differing")
 }
+
+// Large logs one behind the other make the audit's ranges smaller: they are no fault of the node's.
+func TestAuditOfLargeLogs(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, func(o *lab.Options) { o.Env["LOG_FILTER"] = "topics" })
+	w.run("r0", 0, 1, nil)
+	w.ready("r0")
+	wallet, err := testchain.OpenWallet(t.Context(), w.Chain.HTTP(), w.Chain.Accounts()[1])
+	require.NoError(t, err)
+	t.Cleanup(wallet.Close)
+	// PUSH32 the topic of Approved, PUSH3 600,000 bytes of data, PUSH0, LOG1: more than one part in 16 of an answer.
+	approved := crypto.Keccak256([]byte("Approved(address)"))
+	emit := testchain.Call{Data: slices.Concat([]byte{0x7f}, approved, common.FromHex("620927c05fa1")), Gas: 9_000_000}
+	_, err = wallet.Transact(t.Context(), w.Chain, 0, emit, emit, emit)
+	require.NoError(t, err)
+	w.blocks(5)
+	w.audit(false)
+
+	code, out := w.operator(nil, "audit", "--from", "0")
+	require.Zero(t, code, out)
+	require.Contains(t, out, "0 missing, 0 extra")
+	require.NotContains(t, out, "oversized")
+}

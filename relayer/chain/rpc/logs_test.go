@@ -75,6 +75,24 @@ func TestLogs(t *testing.T) {
 	}
 }
 
+// Logs one behind the other that are as long as one may be, or longer, are no fault of the node's: the answer is
+// whole, or too large, and never oversized.
+func TestLongLogsInARow(t *testing.T) {
+	const limit = 16 << 20
+	for _, data := range []int{limit / shortStrings / 2, limit/shortStrings - 2, limit / shortStrings, 5_700_000} {
+		long := strings.Replace(string(sample()), "0x0000010203", "0x"+strings.Repeat("00", data/2), 1)
+		answer := `{"id":1,"result":[` + strings.Join(slices.Repeat([]string{long[1 : len(long)-1]}, 2), ",") + `]}`
+		c := &Call{Method: GetLogs}
+		require.NoError(t, newMessage(strings.NewReader(answer), limit).deliver([]*Call{c}, 1), data)
+		if data < limit/shortStrings {
+			require.NoError(t, c.Err, data)
+			require.Len(t, c.Logs, 2)
+		} else {
+			require.Equal(t, RangeTooLarge, Classify(c.Err), "%d: %v", data, c.Err)
+		}
+	}
+}
+
 // A log that cannot be decoded spoils its request's answer, and no other's of the batch.
 func TestLogThatIsNone(t *testing.T) {
 	good := string(sample())

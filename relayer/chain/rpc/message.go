@@ -38,7 +38,7 @@ type message struct {
 	read    int64
 	trim    trim
 	passed  int64 // bytes that trim has passed on
-	window  int64 // of bytes passed on: more is ErrOversized, or excess
+	window  int64 // how many of these may be read for the value that is decoded: more is excess
 	excess  error
 	room    int64  // bytes that may yet be held as they come
 	arrived func() // to be called when it begins to arrive; nil: none, or it was
@@ -63,15 +63,16 @@ func (m *arriving) Read(b []byte) (n int, err error) {
 		return 0, m.broken
 	}
 
-	for n == 0 && err == nil && len(b) > 0 { // all that came may have been left out
+	if m.passed >= m.window { // what the decoder has is not enough for it
+		m.broken = m.excess
+		return 0, m.broken
+	}
+
+	b = b[:min(int64(len(b)), m.window-m.passed)] // what follows the value may be as long
+	for n == 0 && err == nil && len(b) > 0 {      // all that came may have been left out
 		n, err = m.receive(b)
 		n = len(m.trim.pass(b[:n]))
 		m.passed += int64(n)
-	}
-
-	if m.passed > m.window {
-		n, err = 0, m.excess
-		m.broken = err
 	}
 
 	return n, err
