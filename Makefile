@@ -71,7 +71,7 @@ browser: ## the status page in a headless Chromium
 
 .PHONY: pgbouncer
 pgbouncer: ## session and pool through a pool of connections (needs the program pgbouncer)
-	$(RACE) -tags pgbouncer -run Pools ./election ./relayer/database
+	$(RACE) -tags pgbouncer -run Pools ./election ./relayer/database ./cmd/escrow-relayer
 
 .PHONY: languages
 languages: ## the consumers in Python and TypeScript (needs npm and Debian's python3-psycopg, -cryptography, -grpcio)

@@ -108,8 +108,14 @@ var remedies = map[string]remedy{
 	"57P03": {"it is starting or recovering: wait", false},
 	"57P01": {"the server is being shut down or failing over: wait", false},
 	"57P02": {"the server is being shut down or failing over: wait", false},
+	"42P05": {pooled, true},
+	"26000": {pooled, false},
 	"53100": {"the disk of the database is full: make room", false},
 }
+
+// pooled is the remedy where another server session has what was prepared.
+const pooled = "DATABASE_URL leads through a pool of transactions: set SESSION_DATABASE_URL to the address of Postgres " +
+	"itself, and nothing is prepared through the pool"
 
 // explainServer explains what the server answered.
 func explainServer(pg *pgconn.PgError) *Explained {
