@@ -26,15 +26,7 @@ func (r *Relayer) reports(ctx context.Context) error {
 	defer ticker.Stop()
 	for {
 		self := r.Instance()
-		err := database.Within(ctx, reportWithin, func(ctx context.Context) error {
-			return fleet.Naming(ctx, r.db.Session, func(ctx context.Context) error {
-				return fleet.Report(ctx, r.db.Pool, r.cfg.ChainID, &self, time.Now(), r.secrets.Mask)
-			})
-		})
-		if errors.Is(err, database.ErrNoSchema) {
-			err = nil // it awaits its first migration
-		}
-
+		err := r.report(ctx, &self)
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -47,6 +39,20 @@ func (r *Relayer) reports(ctx context.Context) error {
 		case <-ticker.C:
 		}
 	}
+}
+
+// report commits one.
+func (r *Relayer) report(ctx context.Context, self *fleet.Self) error {
+	err := database.Within(ctx, reportWithin, func(ctx context.Context) error {
+		return fleet.Naming(ctx, r.db.Session, func(ctx context.Context) error {
+			return fleet.Report(ctx, r.db.Pool, r.cfg.ChainID, self, time.Now(), r.secrets.Mask)
+		})
+	})
+	if errors.Is(err, database.ErrNoSchema) {
+		return nil // it awaits its first migration
+	}
+
+	return err
 }
 
 // noteVerdict finds who has locked what, if the database takes nothing, and tells what has changed.

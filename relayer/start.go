@@ -78,11 +78,22 @@ func (r *Relayer) start(ctx context.Context) error {
 	r.announce(ctx)
 	for _, step := range r.steps() {
 		if err := r.retry(ctx, step); err != nil {
-			return fmt.Errorf("start: %s: %w", step.what, err)
+			r.failed(step, err)
+			self := r.Instance()
+			_ = r.report(ctx, &self) // so that status knows why; the process may end before the next report
+
+			return r.condition.lastLoss.get()
 		}
+
+		r.condition.lastLoss.set(nil)
 	}
 
 	return nil
+}
+
+// failed notes why this instance is not part of the fleet.
+func (r *Relayer) failed(step startStep, err error) {
+	r.condition.lastLoss.set(fmt.Errorf("start: %s: %w", step.what, err))
 }
 
 // announce logs, in one line, what this instance is about to do.
@@ -116,6 +127,7 @@ func (r *Relayer) retry(ctx context.Context, step startStep) error {
 
 	var heard logging.Repeats
 	say := func(err error) {
+		r.failed(step, err)
 		if heard.Lately(err, time.Now(), repeatAfter) {
 			return
 		}

@@ -37,7 +37,14 @@ type Fleet struct {
 	Odd      []Odd     `json:"odd,omitempty"`
 	Problems []Problem `json:"problems"` // by DefaultLimits; Judge applies others
 
-	waits []LockedError // what its connections wait for: at most one
+	waits  []LockedError // what its connections wait for: at most one
+	trying []attempt     // the last process that said what is wrong with it: at most one
+}
+
+// attempt is what a process says that could not start.
+type attempt struct {
+	ID, Fault string
+	At        time.Time
 }
 
 // Fault is what an endpoint did that no honest endpoint does: a row of endpoint_faults.

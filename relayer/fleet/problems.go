@@ -199,6 +199,10 @@ func (p *problems) add(kind string, s Severity, remedy, text string, args ...any
 func (f *Fleet) Judge(l Limits) []Problem {
 	p := problems{}
 	switch {
+	case len(f.Instances) == 0 && len(f.trying) > 0:
+		t := f.trying[0]
+		p.add(UnknownChain, Critical, "mend what it names: it is tried again",
+			"%s tries to start, and has not yet, as it said %s ago: %s", t.ID, Age(f.At.Sub(t.At)), t.Fault)
 	case !f.Known && len(f.Instances) == 0:
 		p.add(UnknownChain, Critical, "check CHAIN_ID and DATABASE_URL, then start an instance",
 			"no instance has ever run for chain %d on this database", f.ChainID)

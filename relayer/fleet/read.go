@@ -52,6 +52,10 @@ func read(ctx context.Context, db DB, chainID int64, counted *Escrows) (f Fleet,
 			r.f.Odd, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Odd])
 			return err
 		})
+		batch.Queue(selectTrying, chainID).Query(func(rows pgx.Rows) (err error) {
+			r.f.trying, err = pgx.CollectRows(rows, pgx.RowToStructByPos[attempt])
+			return err
+		})
 		batch.Queue(selectWaits, election.ApplicationName("")).Query(func(rows pgx.Rows) (err error) {
 			r.f.waits, err = pgx.CollectRows(rows, pgx.RowToStructByPos[LockedError])
 			return err
@@ -190,6 +194,12 @@ const selectInstances = `
 	from relayer_instances i left join cursors c using (chain_id, instance_id)
 	left join instance_health h using (chain_id, instance_id)
 	where i.chain_id = $1 and ` + remembered
+
+// selectTrying finds the last report of what is wrong. A platform may pause for minutes before it starts a process
+// again.
+const selectTrying = `
+	select instance_id, fault, reported_at from instance_health
+	where chain_id = $1 and fault <> '' and reported_at > now() - interval '10 minutes' order by reported_at desc limit 1`
 
 const selectForgotten = `select count(*) from relayer_instances i where i.chain_id = $1 and not ` + remembered
 
