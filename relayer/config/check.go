@@ -308,7 +308,13 @@ func (l *loader) events() {
 		}
 
 		if !slices.Contains(c.ABI.EventNames(), name) {
-			l.say("EVENT_NAMES", "%s is not an event of the ABI; it has %s", name, strings.Join(c.ABI.EventNames(), ", "))
+			meant := nearest(name, c.ABI.EventNames())
+			if meant != "" {
+				meant = " was " + meant + " meant?"
+			}
+
+			l.say("EVENT_NAMES", "%s is not an event of the ABI;%s it has %s", name, meant,
+				strings.Join(c.ABI.EventNames(), ", "))
 			continue
 		}
 

@@ -61,7 +61,7 @@ func (l *loader) misspelt() {
 			continue
 		}
 
-		if meant := nearest(name); meant != "" {
+		if meant := nearest(name, names()); meant != "" {
 			// The value is hidden: it may be the secret meant for the right variable.
 			l.c.Warnings = append(l.c.Warnings, Problem{name, "***", "is not a variable of the relayer: was " + meant +
 				" meant?"})
@@ -72,8 +72,17 @@ func (l *loader) misspelt() {
 // shortName is the length below which names resemble each other by chance.
 const shortName = 6
 
-// nearest returns the variable that was probably meant, or empty.
-func nearest(name string) string {
+// names are those of all variables.
+func names() (all []string) {
+	for _, v := range Variables() {
+		all = append(all, v.Name)
+	}
+
+	return all
+}
+
+// nearest returns the one of all names that was probably meant, or empty.
+func nearest(name string, all []string) string {
 	plain := func(s string) string { return strings.ReplaceAll(strings.ToUpper(s), "_", "") }
 	given := plain(name)
 	if len(given) < shortName {
@@ -81,8 +90,8 @@ func nearest(name string) string {
 	}
 
 	best, least := "", 3 // one or two wrong letters are a mistake in typing
-	for _, v := range Variables() {
-		want := plain(v.Name)
+	for _, one := range all {
+		want := plain(one)
 		if len(want) < shortName {
 			continue
 		}
@@ -93,7 +102,7 @@ func nearest(name string) string {
 		}
 
 		if d < least && (d < 2 || len(want) > shortName+2) {
-			best, least = v.Name, d
+			best, least = one, d
 		}
 	}
 

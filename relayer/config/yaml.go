@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -149,7 +150,7 @@ func (f *file) setting(p part, path, key string, value *yaml.Node) {
 			if v.Type == "list" {
 				f.say(path, "must be a list of texts")
 			} else {
-				f.say(path, "must be one value")
+				f.say(path, "must be one value: %s; put quotes around a value that begins with [ or {", v.Help)
 			}
 
 			return
@@ -205,13 +206,9 @@ func meantBy(key string) string {
 
 // closest is the variable with the most similar name.
 func closest(name string) string {
-	if meant := nearest(name); meant != "" {
-		return meant
-	}
-
-	all := Variables()
-
-	return slices.MinFunc(all, func(a, b Variable) int { return distance(name, a.Name) - distance(name, b.Name) }).Name
+	return cmp.Or(nearest(name, names()), slices.MinFunc(names(), func(a, b string) int {
+		return distance(name, a) - distance(name, b)
+	}))
 }
 
 // reference is ${VARIABLE} in a value.
