@@ -39,9 +39,9 @@ type abilities struct {
 	noReceipts fact        // it does not know eth_getBlockReceipts
 	receipts   atomic.Bool // it has given some
 	blocks     atomic.Bool // it has given the logs of single ones
+	addresses  *limit      // per request
 
 	mu        sync.Mutex
-	addresses int       // per request
 	nulls     int       // answers in a row that an old block is not there
 	oldest    uint64    // what is below it counts as thrown away
 	lostUntil time.Time // and until when
@@ -57,7 +57,8 @@ const (
 )
 
 func newAbilities(addresses int, now func() time.Time) *abilities {
-	return &abilities{addresses: addresses, now: now, oldLogs: math.MaxUint64, named: fact{now: now},
+	return &abilities{addresses: newLimit(addressesAtOnce, float64(addresses), float64(addresses), now), now: now,
+		oldLogs: math.MaxUint64, named: fact{now: now},
 		byNumber: fact{now: now}, noReceipts: fact{now: now}}
 }
 
@@ -117,24 +118,13 @@ func (a *abilities) gaveOld(block uint64) {
 	a.oldLogs = min(a.oldLogs, block)
 }
 
-// perRequest is how many addresses one request may name.
-func (a *abilities) perRequest() int {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.addresses
-}
-
 // tooMany notes that so many addresses were refused. It reports whether fewer are worth a try.
 func (a *abilities) tooMany(addresses int) bool {
-	if addresses <= 1 {
-		return false
+	if addresses > 1 {
+		a.addresses.refused(float64(addresses), 0)
 	}
 
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.addresses = min(a.addresses, addresses/2)
-
-	return true
+	return addresses > 1
 }
 
 // where is the part of eth_getLogs' parameter that names a block.

@@ -18,29 +18,41 @@ import (
 type allowance struct {
 	now func() time.Time
 
-	mu     sync.Mutex
-	pace   pace
-	width  width
-	urgent int           // askers that wait and are urgent
-	paused time.Time     // until when nothing is sent: it would be refused
-	freed  chan struct{} // closed and made anew when somebody may go on
+	mu       sync.Mutex
+	pace     pace
+	width    *limit        // batches in flight
+	inFlight int           // batches
+	narrowed time.Time     // when the width was last lowered
+	ranges   int           // asked for
+	calm     int           // ranges answered in a row
+	urgent   int           // askers that wait and are urgent
+	paused   time.Time     // until when nothing is sent: it would be refused
+	freed    chan struct{} // closed and made anew when somebody may go on
 
 	suspicion int  // that lost answers are for the rate: how often they were lost again at once, less how often not
 	heard     bool // something was answered since they were
 }
 
+// RangesInFlight hides a provider's latency; more would only meet its rate limit.
+const RangesInFlight = 4
+
 const (
+	// mostInFlight is more than are usually asked at a time: four by each watch and the verifier, and looks.
+	mostInFlight = 16
 	// patience is how long what can wait waits behind what is urgent.
 	patience = 5 * time.Second
 	// Bounds of suspicion, the one from which a lost answer is for the rate, and the other.
 	sureOfRate, sureOfNetwork = 2, -3
+	// Fewer requests than fewPassed tell little.
+	fewPassed = 10
 )
 
 // errPaused means that a node is not to be asked for so long that there may be something else to do.
 var errPaused = fmt.Errorf("%w: it has refused others", rpc.ErrRate)
 
 func newAllowance(most float64, now func() time.Time) *allowance {
-	return &allowance{now: now, pace: newPace(most, now()), width: newWidth(), freed: make(chan struct{})}
+	return &allowance{now: now, pace: newPace(most, now), freed: make(chan struct{}),
+		width: newLimit(batchesAtOnce, mostInFlight, mostInFlight, now)}
 }
 
 type laterKey struct{}
@@ -63,7 +75,7 @@ func (a *allowance) take(ctx context.Context, n int) (crowd int, err error) {
 			return 0
 		case pause > 0:
 			return pause
-		case a.width.full():
+		case float64(a.inFlight+1) > a.width.allowed():
 			return patience
 		}
 
@@ -71,7 +83,8 @@ func (a *allowance) take(ctx context.Context, n int) (crowd int, err error) {
 			return pause
 		}
 
-		crowd = a.width.start()
+		a.inFlight++
+		crowd = a.inFlight
 
 		return 0
 	})
@@ -87,15 +100,16 @@ func (a *allowance) done() (crowd int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.wake()
+	a.inFlight--
 
-	return a.width.end()
+	return a.inFlight + 1
 }
 
 // enter waits for a turn to ask for a range. leave ends it. What is asked under the context that it returns
 // is urgent: others wait for the turn.
 func (a *allowance) enter(ctx context.Context) (context.Context, error) {
 	err := a.await(ctx, func() time.Duration {
-		if !a.width.enter() {
+		if !a.enters() {
 			return patience
 		}
 
@@ -105,10 +119,22 @@ func (a *allowance) enter(ctx context.Context) (context.Context, error) {
 	return context.WithValue(ctx, laterKey{}, nil), err
 }
 
+// enters reports whether one more range may be asked for now: one until one was answered, and one more with each
+// answer. Held: mu.
+func (a *allowance) enters() bool {
+	if a.ranges >= min(1+a.calm, RangesInFlight, int(a.width.allowed())) {
+		return false
+	}
+
+	a.ranges++
+
+	return true
+}
+
 func (a *allowance) leave() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.width.ranges--
+	a.ranges--
 	a.wake()
 }
 
@@ -164,8 +190,8 @@ func (a *allowance) wake() {
 func (a *allowance) calmer(is bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.width.calm++; !is {
-		a.width.calm = 0
+	if a.calm++; !is {
+		a.calm = 0
 	}
 
 	a.wake()
@@ -176,7 +202,7 @@ func (a *allowance) answered(n int, s sent) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.pace.answered(float64(n), s.at, a.now())
-	a.width.answered(s.before, a.now())
+	a.width.answered(float64(s.before), 0)
 	a.heard = true
 	a.wake()
 }
@@ -185,7 +211,7 @@ func (a *allowance) answered(n int, s sent) {
 func (a *allowance) crowded(s sent) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return !a.width.proven(s.crowd())
+	return s.crowd() > 1 && !a.width.proven(float64(s.crowd()))
 }
 
 // refused notes a refusal for the rate, and for how long nothing is to be sent. Several that were in
@@ -197,13 +223,14 @@ func (a *allowance) refused(s sent, pause time.Duration) {
 }
 
 func (a *allowance) refuse(s sent, pause time.Duration) {
-	now := a.now()
-	if a.stop(now.Add(pause)); !s.at.After(a.pace.lowered) || !s.at.After(a.width.narrowed) {
-		return
-	}
-
-	if !a.width.refused(s.crowd(), now) {
+	now, crowd := a.now(), float64(s.crowd())
+	switch a.stop(now.Add(pause)); {
+	case !s.at.After(a.pace.lowered) || !s.at.After(a.narrowed): // one that was in flight with another that was refused
+	case crowd <= 1 || a.width.spares(crowd):
 		a.pace.refused(now, pause)
+	default:
+		a.width.refused(crowd, 0)
+		a.narrowed = now
 	}
 }
 
@@ -254,7 +281,7 @@ func (a *allowance) lost(s sent, pause time.Duration) {
 
 // stop has nothing be sent for a while. Held: mu.
 func (a *allowance) stop(until time.Time) {
-	a.width.calm = 0
+	a.calm = 0
 	if until.After(a.paused) {
 		a.paused = until
 	}
@@ -264,20 +291,20 @@ func (a *allowance) stop(until time.Time) {
 func (a *allowance) learnt() float64 {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.pace.rate == a.pace.most {
+	if a.pace.rate.size == a.pace.most {
 		return 0
 	}
 
-	return a.pace.rate
+	return a.pace.rate.size
 }
 
 // atOnce is how many requests one batch may have: those of the two seconds for which others wait then.
 func (a *allowance) atOnce() int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.pace.rate == 0 {
+	if a.pace.rate.size == 0 {
 		return callsPerBatch
 	}
 
-	return max(int(a.pace.rate*window.Seconds()), smallBatch)
+	return max(int(a.pace.rate.size*window.Seconds()), 1)
 }

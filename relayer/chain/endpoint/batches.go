@@ -1,116 +1,42 @@
 package endpoint
 
 import (
+	"cmp"
 	"errors"
 	"slices"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/chain/rpc"
 )
 
-const (
-	// callsPerBatch keeps batches below what providers take, 100 at Infura and most others.
-	callsPerBatch = 50
-	// A batch of no more than smallBatch is seldom larger than what a limit of the rate lets through at
-	// once: that is believed when it was refused smallTries times, with pauses in which a bucket would
-	// have filled.
-	smallBatch, smallTries = 4, 3
-)
+// callsPerBatch keeps batches below what providers take, 100 at Infura and most others.
+const callsPerBatch = 50
 
-// batches is how many requests a node is known to take at once. most is tried; it is
-// halved, or lowered to what was answered, when a batch is refused for its size, and doubled again
-// when that was long ago. works is the largest batch that was answered since: the failure of one
-// that is no larger has another reason.
+// batches is how many requests a node takes at once. The failure of a batch that is no larger than one that was
+// answered has another reason.
 type batches struct {
-	now func() time.Time
-
-	mu      sync.Mutex
-	most    int
-	works   int
-	doubted bool      // one that was no larger failed: should the next do, its size may be the reason
-	tooMany int       // small batches refused for their rate, none answered between
-	changed time.Time // when most was
+	limit   *limit
+	doubted atomic.Bool // one that was no larger failed, maybe at another machine: should the next do, it may be its size
 }
 
-func newBatches(now func() time.Time) *batches { return &batches{now: now, most: callsPerBatch} }
-
-// size is how many requests to send at once.
-func (b *batches) size() int {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.most < callsPerBatch && !lately(b.changed, b.now()) {
-		b.set(min(2*b.most, callsPerBatch))
-	}
-
-	return b.most
-}
-
-// set changes the size. Held: mu.
-func (b *batches) set(most int) {
-	b.most, b.changed = most, b.now()
-}
-
-// answered notes that each request of a batch was.
-func (b *batches) answered(size int) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.works = max(b.works, size)
-	if size > 1 {
-		b.tooMany = 0
-	}
+func newBatches(now func() time.Time) *batches {
+	return &batches{limit: newLimit(callsAtOnce, callsPerBatch, callsPerBatch, now)}
 }
 
 // work reports whether batches of such a size have been answered.
-func (b *batches) work(size int) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return size <= b.works && !b.doubted
+func (b *batches) work(size int) bool { return b.limit.proven(float64(size)) && !b.doubted.Load() }
+
+// tooLarge notes that of so many requests of a batch only some were answered.
+func (b *batches) tooLarge(size, answered int) {
+	b.limit.refused(float64(size), float64(cmp.Or(answered, size/2)))
+	b.doubted.Store(false)
 }
 
-// refused notes that of so many requests of a batch only some were answered.
-func (b *batches) refused(size, answered int) {
-	if answered == 0 {
-		answered = size / 2
-	}
-
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.set(max(min(b.most, answered), 1))
-	b.works, b.doubted = 0, false
-}
-
-// tooFast notes that a batch was refused for its rate: one that is larger than what the node lets
-// through at once would be refused for ever.
-func (b *batches) tooFast(size int) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	least := smallBatch
-	if size > 1 && size <= smallBatch {
-		if b.tooMany++; b.tooMany == smallTries {
-			least, b.tooMany = 1, 0
-		}
-	}
-
-	if size > least {
-		b.set(min(b.most, max(size/2, least)))
-	}
-}
-
-// doubt has the next batch that fails be tried in parts, though batches of its size have been answered:
-// maybe by another machine.
-func (b *batches) doubt() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.doubted = true
-}
-
-// excuse notes that a batch of such a size failed for another reason: one of its requests alone
-// failed as well.
+// excuse notes that a batch of such a size failed for another reason: one of its requests alone failed as well.
 func (b *batches) excuse(size int) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.works, b.doubted = max(b.works, size), false
+	b.limit.answered(float64(size), 0)
+	b.doubted.Store(false)
 }
 
 // mayBeRefused reports whether the failure of a batch as a whole can be one of its size: the first
@@ -156,7 +82,7 @@ func (b *batches) open(calls []*rpc.Call, err error) []*rpc.Call {
 	case !b.work(len(calls)):
 		return failed
 	case len(failed) == len(calls):
-		b.doubt()
+		b.doubted.Store(true)
 	}
 
 	return nil

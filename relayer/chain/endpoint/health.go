@@ -73,12 +73,9 @@ const (
 	// reading waits meanwhile. With its jitter the pause is shorter than LongestWait, so that a request
 	// waits for it.
 	alonePause, longestAlonePause = time.Second, LongestWait * 3 / 4
-	// A node that refuses because of its rate limit, without saying for how long. The pause after which it
-	// answered last time is where the next begins.
-	limitPause, longestLimitPause = time.Second, 8 * time.Second
-	// Some limits begin again with each request that they refuse. So each banAfter-th pause in a row is
-	// longer, twice as long each time.
-	banPause, longestBanPause, banAfter = 15 * time.Second, 2 * time.Minute, 8
+	// A node that refuses because of its rate limit, without saying for how long, is asked again after twice as long each
+	// time: some limits begin again with each request that they refuse.
+	limitPause, longestLimitPause = time.Second, 2 * time.Minute
 	// A node that serves no logs at all is of no use while others are: it is tried again in case its
 	// plan has changed, or it was only busy.
 	unfitPause = time.Hour
@@ -101,9 +98,6 @@ type health struct {
 	lied, failed  time.Time
 	err           error
 	fault         *Fault // what it is set aside for; nil: it is not
-
-	waited time.Duration // the last pause for the rate, of a node that has not answered since
-	enough time.Duration // the last that was followed by an answer; less is tried after a first one that was
 }
 
 // works notes an answer to a request that was sent at asked. It reports whether the state changed.
@@ -112,14 +106,7 @@ func (h *health) works(asked, now time.Time) bool {
 		return false // it was sent before something went wrong
 	}
 
-	if h.waited > 0 {
-		h.enough = min(h.waited, banPause)
-		if h.failures == 1 {
-			h.enough = h.enough * 3 / 4
-		}
-	}
-
-	h.failures, h.waited = 0, 0
+	h.failures = 0
 	if h.avoided(now) {
 		return h.become(answered)
 	}
@@ -148,10 +135,6 @@ func (h *health) proves(asked time.Time) bool {
 func (h *health) fails(err error, asked, now time.Time, jitter func(time.Duration) time.Duration) bool {
 	repeated := !asked.IsZero() && asked.Before(h.failed)
 	h.err = err
-	if !lately(h.failed, now) {
-		h.enough = 0
-	}
-
 	if !repeated || h.failures == 0 {
 		h.failures++
 		h.failed = now
@@ -191,12 +174,7 @@ func (h *health) judge(err error, now time.Time, jitter func(time.Duration) time
 			return limited, wait
 		}
 
-		h.waited = min(max(limitPause, h.enough)<<min(h.failures-1, 10), max(longestLimitPause, 4*h.enough))
-		if long := h.failures / banAfter; long > 0 && h.failures%banAfter == 0 {
-			h.waited = min(banPause<<min(long-1, 10), longestBanPause)
-		}
-
-		return limited, h.waited
+		return limited, min(limitPause<<min(h.failures-1, 10), longestLimitPause)
 	}
 
 	return failed, min(firstPause<<min(h.failures-1, 10), longestPause)

@@ -104,7 +104,7 @@ func (l *link) send(ctx context.Context, timeout time.Duration, limit int64, cal
 
 	answered := false // since a limit of the rate was met
 	for left := calls; len(left) > 0; {
-		some := left[:min(len(left), l.batches.size(), l.rate.atOnce())]
+		some := left[:min(len(left), int(l.batches.limit.allowed()), l.rate.atOnce())]
 		open, err := l.sendBatch(ctx, timeout, limit, some)
 		switch {
 		case err == nil:
@@ -133,7 +133,7 @@ func (l *link) sendBatch(ctx context.Context, timeout time.Duration, limit int64
 	open := l.batches.open(some, err)
 	if len(some) == 1 || len(open) == 0 || ctx.Err() != nil {
 		if err != nil && len(some) > 1 && !slices.ContainsFunc(some, isLogs) {
-			l.batches.doubt() // of a batch with logs the range is doubted first
+			l.batches.doubted.Store(true) // of a batch with logs the range is doubted first
 		}
 
 		return nil, err
@@ -143,7 +143,7 @@ func (l *link) sendBatch(ctx context.Context, timeout time.Duration, limit int64
 	err = l.attempt(ctx, timeout, limit, open[:1])
 	switch {
 	case err == nil && open[0].Err == nil:
-		l.batches.refused(len(some), len(some)-len(open))
+		l.batches.tooLarge(len(some), len(some)-len(open))
 		return open[1:], nil
 	case err == nil:
 		l.batches.excuse(len(some))
@@ -276,7 +276,7 @@ func (l *link) attempt(ctx context.Context, timeout time.Duration, limit int64, 
 	l.rate.answered(len(calls), s)
 	l.worked(s.at, s.took)
 	if err == nil && !slices.ContainsFunc(calls, func(c *rpc.Call) bool { return c.Err != nil }) {
-		l.batches.answered(len(calls))
+		l.batches.limit.answered(float64(len(calls)), 0)
 	}
 
 	return err
@@ -346,10 +346,13 @@ func (l *link) failed(ctx context.Context, calls []*rpc.Call, err error, s sent)
 	switch {
 	case kind == rpc.RateLimited:
 		if size > 1 && strings.Contains(strings.ToLower(err.Error()), "batch") {
-			l.batches.refused(2, 0) // BNB Chain's nodes say so to any eth_getLogs in a batch
+			l.batches.tooLarge(2, 0) // BNB Chain's nodes say so to any eth_getLogs in a batch
 		}
 
-		l.batches.tooFast(size)
+		if size > 1 { // one that is larger than what is let through at once would be refused for ever
+			l.batches.tooLarge(size, 0)
+		}
+
 		l.blame(ctx, err, s.at)
 		l.rate.refused(s, l.Pause(false))
 	case kind == rpc.RangeTooLarge && slices.ContainsFunc(calls, (*rpc.Call).Streams) || kind == rpc.Behind ||

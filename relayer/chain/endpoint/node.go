@@ -43,7 +43,7 @@ func New(cfg Config) *Node {
 	}
 
 	return &Node{cfg: &cfg, link: newLink(&cfg), abilities: newAbilities(cfg.MaxAddresses, cfg.Now),
-		span: newSpan(cfg.MaxRange)}
+		span: newSpan(cfg.MaxRange, cfg.Now)}
 }
 
 // Claim is what a node says of the chain.
@@ -107,7 +107,7 @@ func (n *Node) Tags(final, safe rpc.Header) {
 func (n *Node) Has(block uint64) bool { return n.Claim().Head.Number >= block && !n.Lost(block) }
 
 // Span is how many blocks the node is asked for at once, where such logs are wanted.
-func (n *Node) Span(f *Filter) uint64 { return n.span.now(kindOf(f)) }
+func (n *Node) Span(f *Filter) uint64 { return uint64(n.span.of(f).allowed()) }
 
 // Status of the node.
 func (n *Node) Status() Status {

@@ -80,7 +80,7 @@ func (n *Node) readPart(ctx context.Context, from, to uint64, f *Filter) (b Batc
 
 	defer n.rate.leave()
 	size := min(to-from+1, n.Span(f))
-	if !n.span.proven(size) {
+	if !n.span.of(f).proven(float64(size)) {
 		ctx = unproven(ctx)
 	}
 
@@ -89,8 +89,8 @@ func (n *Node) readPart(ctx context.Context, from, to uint64, f *Filter) (b Batc
 	if err == nil {
 		n.gaveLogs()
 		full = fullness(len(b.Logs), bytes, int(n.cfg.MaxBytes/8))
-		n.span.accepted(kindOf(f), size, full)
-		n.rate.calmer(n.span.proven(n.Span(f)))
+		n.span.answered(f, size, full)
+		n.rate.calmer(n.span.of(f).proven(float64(n.Span(f))))
 
 		return b, full, nil
 	}
@@ -112,7 +112,7 @@ func (n *Node) refusal(ctx context.Context, err error, asked time.Time, from, si
 
 	if rpc.Vague(err) && !notSent(err) {
 		// Where it has answered for as many, it is busy, or it is the rate.
-		if n.span.spares(size) || kind == rpc.RangeTooLarge && size == 1 {
+		if n.span.of(f).spares(float64(size)) || kind == rpc.RangeTooLarge && size == 1 {
 			n.busy(ctx, err, asked, isSaid)
 			return err
 		}
@@ -126,10 +126,10 @@ func (n *Node) refusal(ctx context.Context, err error, asked time.Time, from, si
 	case kind == rpc.Unsupported && isSaid, errors.Is(err, rpc.ErrGarbled), rpc.Shrinks(kind) && !notSent(err):
 		n.rate.calmer(false)
 		if size == 1 {
-			n.batches.doubt() // it may be what else was in the batch
+			n.batches.doubted.Store(true) // it may be what else was in the batch
 		}
 
-		fewer := n.span.refused(size, kind, rpc.SuggestedRange(err))
+		fewer := n.span.refused(f, size, rpc.SuggestedRange(err))
 		if fewer && (isSaid || kind == rpc.RangeTooLarge) {
 			return errFewer
 		}
@@ -441,7 +441,7 @@ func (n *Node) logs(ctx context.Context, q query) (logsAnswer, error) {
 	}()
 
 	for {
-		chunk := n.perRequest()
+		chunk := int(n.addresses.allowed())
 		a, err := n.parts(ctx, q, q.filter.parts(chunk))
 		switch kind := rpc.Classify(err); {
 		case kind == rpc.AddressRequired && q.filter.Addresses == nil:

@@ -4,17 +4,7 @@
 //
 //	Call ── Client (HTTP or WS) ── answer ── Classify: what a refusal means for what to do next
 //
-// # Why not go-ethereum's rpc.Client
-//
-// It was weighed and would have to be wrapped in all but the encoding of requests. It reads an
-// answer of any size into memory (a range of logs has had 150 MB); it hides an HTTP status'
-// headers, and Retry-After with them; it follows redirects, with a batch and maybe a key, to a host
-// outside the configuration; it decodes each result twice, once into a json.RawMessage and once into
-// the type, and logs by reflection; a batch that is answered in part is an error per element,
-// without its reason; over WebSocket it pings, and so keeps a connection to a node that answers
-// pings alone for ever; and it cannot prove a connection (eth_chainId) before others use
-// it. Its Header computes a block's hash, which other chains compute otherwise. What it does well,
-// subscriptions, is 40 lines here.
+// Why not go-ethereum's rpc.Client, the README of package chain says.
 package rpc
 
 import (
