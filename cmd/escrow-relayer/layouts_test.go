@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/core/types"
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
@@ -88,25 +89,108 @@ func TestABIGrowsWhileTheFleetRuns(t *testing.T) {
 	// What an owner of the older ABI has passed is the second reading's, which reads final blocks: this chain has some
 	// every 32 blocks.
 	require.NoError(t, w.Chain.Mine(t.Context(), 64))
-	of := func(a common.Address) (all []string) {
-		seen := map[string]bool{}
-		for _, m := range w.Received.Messages() {
-			id, escrow := m.Attributes[message.AttrEventID], m.Attributes[message.AttrEscrow]
-			if strings.EqualFold(a.Hex(), escrow) && !seen[id] {
-				seen[id] = true
-				all = append(all, m.Attributes[message.AttrEventType])
-			}
-		}
-
-		return all
-	}
 	for i, a := range opened {
-		require.Eventually(t, func() bool { return len(of(a)) >= 2 }, 2*time.Minute, 50*time.Millisecond, "deal %d", i)
-		require.Equal(t, []string{"EscrowDeployed", "EscrowReleased"}, of(a))
+		w.tells(a, "EscrowDeployed", "EscrowReleased")
+		t.Logf("deal %d is told", i)
 	}
 
 	w.clean(grown, w.Contracts.Block)
 	require.Zero(t, w.count(`select count(*) from findings where settled_at is null`))
+}
+
+// story are the types of the events of an escrow that were published, in their order, each once.
+func (w *world) story(a common.Address) (all []string) {
+	seen := map[string]bool{}
+	for _, m := range w.Received.Messages() {
+		id, escrow := m.Attributes[message.AttrEventID], m.Attributes[message.AttrEscrow]
+		if strings.EqualFold(a.Hex(), escrow) && !seen[id] {
+			seen[id] = true
+			all = append(all, m.Attributes[message.AttrEventType])
+		}
+	}
+
+	return all
+}
+
+// tells waits for the whole story of an escrow.
+func (w *world) tells(a common.Address, types ...string) {
+	require.Eventually(w.t, func() bool { return len(w.story(a)) >= len(types) }, 2*time.Minute, 50*time.Millisecond)
+	require.Equal(w.t, types, w.story(a))
+}
+
+// proxy runs the code of the contract at its EIP-1967 slot. Called with one word, it has that word in the slot: whoever
+// wants to upgrades it.
+func proxy() []byte {
+	const slot = "7f360894a13ba1a3210667c828492db98dca3e2076cc3735a920a3ca505d382bbc"
+	code := common.FromHex("3660201460" + "41" + "57" + // one word: to the upgrade
+		"365f5f375f5f365f" + slot + "545af43d5f5f3e60" + "3d" + "573d5ffd" + "5b3d5ff3" + "5b5f35" + slot + "5500")
+
+	return append(common.FromHex(fmt.Sprintf("60%02x80600a5f395ff300", len(code))), code...)
+}
+
+// A stranger's factory behind a proxy is upgraded under traffic, and announces in another shape, which the ABI lacks:
+// that pages. Once the ABI is completed, by a restart, nothing is lost.
+func TestAProxiedFactoryIsUpgraded(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	wallet, err := testchain.OpenWallet(t.Context(), w.Chain.HTTP(), w.Chain.Accounts()[1])
+	require.NoError(t, err)
+	t.Cleanup(wallet.Close)
+	send := func(call testchain.Call) *types.Receipt {
+		call.Gas = 3_000_000
+		receipts, err := wallet.Transact(t.Context(), w.Chain, 0, call)
+		require.NoError(t, err)
+
+		return receipts[0]
+	}
+	deployed := send(testchain.Call{Data: proxy()})
+	factory, payee := deployed.ContractAddress, w.Chain.Accounts()[2].Address
+	upgrade := func(to common.Address) { send(testchain.Call{To: &factory, Data: common.LeftPadBytes(to[:], 32)}) }
+	var made []common.Address
+	create := func(call []byte) {
+		logs := send(testchain.Call{To: &factory, Data: call, Value: big.NewInt(7)}).Logs
+		made = append(made, common.BytesToAddress(logs[len(logs)-1].Topics[1][:])) // of EscrowDeployed, the last one
+		send(testchain.Call{To: &made[len(made)-1], Data: contracts.NewEscrow().PackApprove()})
+	}
+	first := contracts.NewLegacyEscrowFactory().PackCreateEscrow(payee, new(big.Int), 1)
+	second := contracts.NewEscrowFactory().PackCreateEscrow(payee, new(big.Int), 1, common.Address{})
+	upgrade(w.Contracts.Legacy)
+	env := map[string]string{"FACTORY_ADDRESS": factory.Hex(), "START_BLOCK": deployed.BlockNumber.String(),
+		"FACTORY_ABI": contracts.LegacyEscrowFactoryMetaData.ABI}
+	w.run("r0", 0, 1, env)
+	w.ready("r0")
+	create(first)
+	upgrade(w.Contracts.Factory)
+	for range 3 {
+		create(second)
+	}
+
+	require.NoError(t, w.Chain.Mine(t.Context(), 64)) // what is final is read a second time
+	w.tells(made[0], "EscrowDeployed", "Approved", "EscrowReleased")
+	require.Eventually(t, func() bool {
+		m, err := w.fleet["r0"].Metrics(t.Context())
+		return err == nil && m.Sum("relayer_last_finding_timestamp_seconds", "kind", "unannounced_contract") > 0
+	}, 2*time.Minute, 100*time.Millisecond, "RelayerUndecodableEvent looks at it")
+	code, out := w.operator(env, "status")
+	require.Equal(t, exitNo, code)
+	require.Contains(t, out, "3 blocks in which a factory created a contract that no event of the ABI announces")
+	require.Empty(t, w.story(made[1]))
+
+	create(second)
+	delete(env, "FACTORY_ABI") // the built-in one has both shapes
+	w.stop("r0")
+	create(second)
+	w.run("r0", 0, 1, env)
+	w.ready("r0")
+	create(second)
+	require.NoError(t, w.Chain.Mine(t.Context(), 64))
+	for _, a := range made {
+		w.tells(a, "EscrowDeployed", "Approved", "EscrowReleased")
+	}
+
+	w.clean(env, deployed.BlockNumber.Uint64())
+	code, out = w.operator(env, "status")
+	require.Zero(t, code, out)
 }
 
 // joined is one of the built-in ABIs with the events of another.

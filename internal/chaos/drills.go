@@ -150,6 +150,9 @@ var otherDrills = []Group{
 	{Name: "finality stands still", Faults: []Fault{
 		{Kind: NodeStands, Both: true, For: sec}, {Kind: NodeStands, For: sec},
 	}},
+	{Name: "ABIs grow", Faults: []Fault{
+		{Kind: Kill, For: brief}, {Kind: Grow, N: 1, For: sec}, {Kind: Kill, Who: 1, For: brief},
+	}},
 	{Name: "begun too late", Faults: []Fault{{Kind: LateStart}}},
 	{Name: "chain", Faults: []Fault{
 		{Kind: Reorg, N: 1, Keep: true}, {Kind: Reorg, N: 2}, {Kind: TakeoverReorg, N: 2, Who: 1, For: sec},

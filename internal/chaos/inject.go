@@ -2,11 +2,13 @@ package chaos
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"hash/fnv"
 	"math/big"
 	"math/rand/v2"
+	"slices"
 	"syscall"
 	"time"
 
@@ -18,6 +20,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/internal/faults"
 	"github.com/fusion-prime/escrow-relayer/internal/lab"
 	"github.com/fusion-prime/escrow-relayer/internal/testchain"
+	"github.com/fusion-prime/escrow-relayer/internal/testchain/contracts"
 	"github.com/fusion-prime/escrow-relayer/internal/testpubsub"
 )
 
@@ -48,7 +51,9 @@ func (r *run) inject(ctx context.Context, f Fault) error {
 	case KillAll, BackfillReorg:
 		return r.killAll(ctx, f)
 	case Repartition:
-		return r.repartition(ctx, f.N)
+		return r.roll(ctx, func() { r.total = f.N }, 300*time.Millisecond, false)
+	case Grow:
+		return r.growABIs(ctx, f)
 	case Twin, Stale, OtherSettings, WrongStart:
 		return r.guest(ctx, f)
 	case LateStart:
@@ -422,14 +427,15 @@ func (r *run) nodeFault(ctx context.Context, f Fault, mode faults.Mode) (faults.
 	return fault, nil
 }
 
-// repartition restarts one instance after the other with another total. The next one waits, as operators do:
+// roll restarts one instance after the other with other settings. The next one waits, as operators do:
 // else an instance could be started with an index that is not below the newer total.
-func (r *run) repartition(ctx context.Context, total int) error {
+func (r *run) roll(ctx context.Context, change func(), between time.Duration, kill bool) error {
 	r.resizing.Lock()
 	defer r.resizing.Unlock()
 	r.mu.Lock()
 	old := len(r.procs)
-	r.total = total
+	change()
+	total := r.total
 	r.mu.Unlock()
 	for i := range max(old, total) {
 		r.mu.Lock()
@@ -442,10 +448,14 @@ func (r *run) repartition(ctx context.Context, total int) error {
 		r.dead[i] = true
 		r.mu.Unlock()
 		if busy {
-			continue // another fault has taken it, and starts it again with the new total
+			continue // another fault has taken it, and starts it again with the new settings
 		}
 
-		if p != nil && p.Running() {
+		switch {
+		case p == nil || !p.Running():
+		case kill:
+			p.Kill()
+		default:
 			r.stop(ctx, p)
 		}
 
@@ -456,8 +466,51 @@ func (r *run) repartition(ctx context.Context, total int) error {
 		}
 
 		r.back(i)
-		pause(ctx, 300*time.Millisecond)
+		pause(ctx, between)
 	}
 
 	return nil
+}
+
+// growABIs restarts all instances with all events, once what they have stored was read a second time without some, or
+// after a while: other faults may hold that up.
+func (r *run) growABIs(ctx context.Context, f Fault) error {
+	r.mining.Lock()
+	head, err := r.lab.Head(ctx)
+	err = errors.Join(err, r.chain.Mine(ctx, 2*epoch))
+	r.mining.Unlock()
+	if err != nil {
+		return err
+	}
+
+	for range 150 {
+		var done bool
+		_ = r.lab.DB.QueryRow(ctx, `select verified_block >= $2 from leadership where chain_id = $1`, // the database may be down
+			r.chain.ChainID().Int64(), int64(head)).Scan(&done)
+		if done || !pause(ctx, 100*time.Millisecond) {
+			break
+		}
+	}
+
+	return r.roll(ctx, func() { r.grown = true }, f.For/2, f.Keep)
+}
+
+// lesserABIs are settings that know one deployment less than the built-in ABIs, that of the older factory, and where
+// wanted no refund either.
+func lesserABIs(withoutRefunds bool) (map[string]string, error) {
+	env := map[string]string{"FACTORY_ABI": contracts.EscrowFactoryMetaData.ABI}
+	if !withoutRefunds {
+		return env, nil
+	}
+
+	var all []map[string]any
+	if err := json.Unmarshal([]byte(contracts.EscrowMetaData.ABI), &all); err != nil {
+		return nil, fmt.Errorf("read the ABI of escrows: %w", err)
+	}
+
+	all = slices.DeleteFunc(all, func(e map[string]any) bool { return e["name"] == "EscrowRefunded" })
+	lesser, err := json.Marshal(all)
+	env["ESCROW_ABI"] = string(lesser)
+
+	return env, err
 }

@@ -19,21 +19,23 @@ type Kind string
 
 // The faults.
 const (
-	Kill        Kind = "kill"          // SIGKILL, and a new start later
-	KillAll     Kind = "kill-all"      // all at once
-	Freeze      Kind = "freeze"        // SIGSTOP for longer than the session lives, then SIGCONT
-	Term        Kind = "term"          // SIGTERM, and a new start later
-	Repartition Kind = "repartition"   // a rolling restart with another total
-	Session     Kind = "session"       // pg_terminate_backend of an instance's session
-	Backends    Kind = "backends"      // of every connection of every instance
-	Restart     Kind = "pg-restart"    // of Postgres, fast
-	Crash       Kind = "pg-crash"      // of Postgres, as if it had crashed
-	PubSubDown  Kind = "pubsub-down"   // Unavailable
-	Denied      Kind = "pubsub-denied" // PermissionDenied, which pauses keys
-	AckLost     Kind = "ack-lost"      // stored, then an error that the client does not retry by itself
-	Slow        Kind = "pubsub-slow"
-	Reorg       Kind = "reorg"      // not deeper than the confirmations
-	DeepReorg   Kind = "deep-reorg" // deeper
+	Kill        Kind = "kill"        // SIGKILL, and a new start later
+	KillAll     Kind = "kill-all"    // all at once
+	Freeze      Kind = "freeze"      // SIGSTOP for longer than the session lives, then SIGCONT
+	Term        Kind = "term"        // SIGTERM, and a new start later
+	Repartition Kind = "repartition" // a rolling restart with another total
+	// The fleet begins with ABIs that lack events (see lesserABIs). This fault is a rolling restart with all of them.
+	Grow       Kind = "abi-grows"
+	Session    Kind = "session"       // pg_terminate_backend of an instance's session
+	Backends   Kind = "backends"      // of every connection of every instance
+	Restart    Kind = "pg-restart"    // of Postgres, fast
+	Crash      Kind = "pg-crash"      // of Postgres, as if it had crashed
+	PubSubDown Kind = "pubsub-down"   // Unavailable
+	Denied     Kind = "pubsub-denied" // PermissionDenied, which pauses keys
+	AckLost    Kind = "ack-lost"      // stored, then an error that the client does not retry by itself
+	Slow       Kind = "pubsub-slow"
+	Reorg      Kind = "reorg"      // not deeper than the confirmations
+	DeepReorg  Kind = "deep-reorg" // deeper
 
 	// Of one of the two endpoints, or of both (Fault.Both), as package faults describes them.
 	NodeDown      Kind = "node-down"
@@ -198,14 +200,14 @@ var inDoubt = []Kind{
 	DBRefuse, DBCancel, DBLocks, DBDeadlock,
 	KillAfterAck, SlowStart, Flap, TakeoverReorg, BackfillReorg, DBSwallow, DBHold, CommitHold, PubSubSwallow, PubSubHold,
 	FreezeInCommit, SlowDeletes, HangingClaimer, StepKill, StepFreeze, StepCut, SendKill, SendFreeze, Restore,
-	BackendKill, LateStayed,
+	BackendKill, LateStayed, Grow,
 }
 
 // pubsubOutages are the faults whose end an orderly stop may not have the time to wait for.
 var pubsubOutages = []Kind{PubSubDown, Denied, Slow, TopicGone, KeyFailing}
 
 // stops are the faults with an orderly stop.
-var stops = []Kind{Term, Repartition, Twin, Stale, OtherSettings, WrongStart}
+var stops = []Kind{Term, Repartition, Grow, Twin, Stale, OtherSettings, WrongStart}
 
 // networkKinds are faults of one instance's network, or of all (Fault.Both).
 var networkKinds = []Kind{DBCut, DBFreeze, DBSlow, DBSwallow, DBHold, PubSubSwallow, PubSubHold, NodeSwallow}
@@ -288,14 +290,27 @@ func NewPlan(seed uint64) Plan {
 	return p
 }
 
-// extend adds NodeLies to one plan of six, and has every other fleet beside which there is a second chain follow both.
-// It draws from a source of its own: the rest of a plan is what its seed has always meant.
+// extend adds NodeLies to one plan of six, Grow to another one, in which instances are killed too, and has every other
+// fleet beside which there is a second chain follow both. It draws from a source of its own: the rest of a plan is
+// what its seed has always meant.
 func (p *Plan) extend() {
 	r := rand.New(rand.NewPCG(p.Seed, 0x11e5))
 	p.Shared = r.IntN(2) == 0 && p.Second && !p.Has(LateStart) // which the fleet is asked for at first, by variables
 	if r.IntN(6) == 0 {
 		p.Faults = append(p.Faults, Fault{Kind: NodeLies, At: time.Duration(r.Int64N(int64(p.Length / 2))),
 			N: r.IntN(len(lies)), For: 2*time.Second + time.Duration(r.Int64N(int64(4*time.Second)))})
+	}
+
+	if r.IntN(6) == 0 && !p.Shared { // whose settings are in a file
+		deceived := slices.ContainsFunc(p.Faults, func(f Fault) bool { return nodeModes[f.Kind] != "" || f.Kind == NodeLies })
+		for _, kind := range []Kind{Grow, Kill, Kill} { // after the older factory was added: see withTraffic
+			at := p.Length/4 + time.Duration(r.Int64N(int64(p.Length*6/10)))
+			p.Faults = append(p.Faults, Fault{Kind: kind, At: at, Who: r.IntN(p.Instances), N: r.IntN(2), Keep: r.IntN(2) == 0,
+				For: time.Duration(r.Int64N(int64(2 * time.Second)))})
+			if deceived { // the second reading may wait for an endpoint that has been wrong: see suspectTimeout
+				p.Faults[len(p.Faults)-1].N = 0
+			}
+		}
 	}
 }
 
@@ -316,8 +331,8 @@ func kindsToChooseFrom(r *rand.Rand) []Kind {
 
 // Kinds returns, in alphabetical order, every kind of fault that some plan of NewPlan has, or of NewCommandsPlan.
 func Kinds(commands bool) []Kind {
-	kinds := slices.Concat(firstKinds, []Kind{Repartition, DeepReorg, NodeStands, NodeLies}, firstNetworkKinds, nodeKinds,
-		laterKinds, newKinds, newestKinds, writerKinds)
+	kinds := slices.Concat(firstKinds, []Kind{Repartition, DeepReorg, NodeStands, NodeLies, Grow}, firstNetworkKinds,
+		nodeKinds, laterKinds, newKinds, newestKinds, writerKinds)
 	if commands {
 		kinds = slices.Concat(commandKinds, []Kind{DeepReorg, ForeignUse, Restore})
 	}
@@ -403,6 +418,12 @@ func (p *Plan) Has(kinds ...Kind) bool {
 // Deep reports whether the plan has a reorganisation that goes deeper than the confirmations.
 func (p *Plan) Deep() bool {
 	return slices.ContainsFunc(p.Faults, func(f Fault) bool { return f.N > p.Confirmations && f.reorganises() })
+}
+
+// lacksRefunds reports whether the fleet begins with ABIs that lack an event of escrows too. What was passed without it
+// is published when the second reading has found it: later than newer events of its escrow.
+func (p *Plan) lacksRefunds() bool {
+	return slices.ContainsFunc(p.Faults, func(f Fault) bool { return f.Kind == Grow && f.N == 1 })
 }
 
 func (f Fault) reorganises() bool {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"strconv"
 	"strings"
@@ -63,7 +64,8 @@ type run struct {
 	mu      sync.Mutex       // of what follows, but for nodes
 	procs   []*lab.Process   // by number
 	total   int              // TOTAL_PARTITIONS of the next start
-	totals  map[int]int      // by number: the total that the instance was started with
+	grown   bool             // the next start has ABIs with all events; where the plan has no Grow, every one
+	started map[int]settings // by number
 	guests  int              // so far
 	seen    []string         // what is worth telling, by saw
 	faulty  []string         // what must not be, by note
@@ -72,6 +74,15 @@ type run struct {
 
 	nodes nodes // never changes once it is open
 }
+
+// settings are what a rolling restart changes.
+type settings struct {
+	total int
+	grown bool
+}
+
+// settings of the next start.
+func (r *run) settings() settings { return settings{r.total, r.grown} }
 
 // asRole is the database's URL for relayers.
 func asRole(l *lab.Lab) string { return strings.Replace(l.URL, "postgres@", role+"@", 1) }
@@ -108,8 +119,8 @@ func carryOut(ctx context.Context, bin string, p Plan, play func(*run, context.C
 	}
 
 	r := &run{
-		plan: p, lab: l, chain: chain, tap: l.PubSub.Tap(), total: p.Instances, totals: map[int]int{}, dead: map[int]bool{},
-		network: map[int]*network{},
+		plan: p, lab: l, chain: chain, tap: l.PubSub.Tap(), total: p.Instances, grown: !p.Has(Grow),
+		started: map[int]settings{}, dead: map[int]bool{}, network: map[int]*network{},
 	}
 	defer func() { err = errors.Join(err, r.close()) }()
 
@@ -330,12 +341,21 @@ func (r *run) start(i int) error {
 		env[clockVariable] = strconv.Itoa(int(r.plan.Clock.Seconds()))
 	}
 
+	if !r.grown {
+		lesser, err := lesserABIs(r.plan.lacksRefunds())
+		if err != nil {
+			return err
+		}
+
+		maps.Copy(env, lesser)
+	}
+
 	p, err := r.launch("r"+strconv.Itoa(i), i, env)
 	if err != nil {
 		return err
 	}
 
-	r.totals[i] = r.total
+	r.started[i] = r.settings()
 	for len(r.procs) <= i {
 		r.procs = append(r.procs, nil)
 	}
@@ -550,8 +570,8 @@ func (r *run) heal(ctx context.Context) error {
 
 		running := p != nil && p.Running()
 
-		// An instance may have been frozen while the others were started with another total.
-		if running && (i >= r.total || r.totals[i] != r.total) {
+		// An instance may have been frozen while the others were started with other settings.
+		if running && (i >= r.total || r.started[i] != r.settings()) {
 			r.stop(ctx, p)
 			p, running = nil, false
 		}
