@@ -82,7 +82,7 @@ type Config struct {
 	HTTPHost           string `env:"HTTP_HOST" scope:"process" help:"address that the HTTP servers listen on, e.g. 127.0.0.1; default: every address of the machine"`
 	Port               int    `env:"PORT" scope:"process" envDefault:"8080" help:"port of the HTTP server; 0: any that is free"`
 	AllowLateStart     bool   `env:"ALLOW_LATE_START" envDefault:"false" help:"accept a START_BLOCK above the deployment of the factory: events of escrows deployed before it are not published"`
-	AllowMixedSettings bool   `env:"ALLOW_MIXED_SETTINGS" envDefault:"false" help:"join although live instances have other topics, events, ordering keys, ABIs or finality: for a rolling change"`
+	AllowMixedSettings bool   `env:"ALLOW_MIXED_SETTINGS" envDefault:"false" help:"join although live instances have other topics, events, ordering keys, finality, or ABIs of which neither has all events of the other: for a rolling change"`
 
 	HTTPTokenFile string `env:"HTTP_TOKEN_FILE" scope:"process" help:"file with a token that everything on PORT but /healthz and /readyz asks for, as Bearer or as a password; read again when it changes"`
 	ExplorerURL   string `env:"EXPLORER_URL" help:"block explorer to link to, e.g. https://sepolia.etherscan.io"`
