@@ -35,6 +35,11 @@ var Breakages = []Breakage{
 		old: "under, found := rooted(q.Encoded, h.Receipts)", new: "under, found := len(q.Encoded), h.Number > 0",
 	},
 	{
+		Name: "forgets-layouts", What: "reads nothing again when its ABIs grow",
+		Says: "missing: [", file: "registry/layouts.go",
+		old: "return began && !slices.Contains(before, l)", new: "return began && len(before) < 0",
+	},
+	{
 		Name: "broadcast-first", What: "broadcasts before it records the attempt",
 		Says: "C2: broadcast before it was recorded", file: "relayer/command/send/admit.go",
 		old: "\tstored, err := r.store.launch(",
@@ -85,11 +90,17 @@ func (b Breakage) Seen(v *Verdict) bool {
 	return slices.ContainsFunc(v.Wrong, func(wrong string) bool { return strings.HasPrefix(wrong, b.Says) })
 }
 
-// Plan is a short run in which the mistake shows, whatever the machine does: an endpoint that changes events, or no
-// fault, one sender, many conflicts, and full blocks, since only then is anything replaced.
+// Plan is a short run in which the mistake shows, whatever the machine does: an endpoint that changes events, ABIs that
+// grow, or no fault, one sender, many conflicts, and full blocks, since only then is anything replaced.
 func (b Breakage) Plan() Plan {
-	if b.Name == "believes" {
+	switch b.Name {
+	case "believes":
 		return lyingPlan(1)
+	case "forgets-layouts":
+		p := Group{Faults: []Fault{{Kind: Grow, At: 4 * sec, For: sec}}}.Plan(false)
+		p.Length = 6 * sec
+
+		return p
 	}
 
 	p := NewCommandsPlan(1)
