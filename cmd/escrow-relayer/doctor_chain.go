@@ -52,10 +52,10 @@ func (d *doctor) chain(ctx context.Context) {
 		announces = announces || served && x.WebSocket && x.Subscribes == nil
 	}
 
-	switch {
-	case usable == 0:
+	switch usable {
+	case 0:
 		return
-	case usable == 1:
+	case 1:
 		d.say(note, "endpoints",
 			"one endpoint only: name a second one, of another provider, in RPC_URLS, to go on when it fails and to read a second time from somebody else")
 	}

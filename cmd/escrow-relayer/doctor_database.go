@@ -210,7 +210,7 @@ func (d *doctor) server(ctx context.Context, db *database.Database) {
 }
 
 // clock reports how far the database's clock is ahead of this machine's.
-func (d *doctor) clock(skew, error time.Duration) {
+func (d *doctor) clock(skew, accuracy time.Duration) {
 	v, remedy := fine, ""
 	switch {
 	case skew.Abs() > skewWrong:
@@ -220,7 +220,7 @@ func (d *doctor) clock(skew, error time.Duration) {
 	}
 
 	d.say(v, "clock", "the database is %s ahead of this machine, give or take %s%s", skew.Round(time.Millisecond),
-		error.Round(time.Millisecond), remedy)
+		accuracy.Round(time.Millisecond), remedy)
 }
 
 // connections compares the server's limit with the fleet's.
