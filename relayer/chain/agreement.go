@@ -138,7 +138,7 @@ func (a *agreement) heard(ctx context.Context, n *endpoint.Node, h Header) {
 		case len(by) > 1:
 			a.agree(h)
 		case a.counts(n):
-			a.believe(h)
+			a.believe(n, h)
 		}
 
 		a.compare(ctx, h.Number)
@@ -169,21 +169,22 @@ func (a *agreement) note(n *endpoint.Node, h Header) {
 
 // votes are the endpoints that show a block, by name. Held: mu.
 func (a *agreement) votes(h Header) (names []string) {
-	proved := false
+	keeper := ""
 	for n, list := range a.said {
 		r, known := list[h.Number]
 		if !known || r.block.Hash != h.Hash || a.cfg.Now().Sub(r.at) >= viewHold {
 			continue
 		}
 
-		names, proved = append(names, n.Name()), proved || r.block.Proved
-	}
-
-	if proved && len(names) > 1 {
-		a.laws.Headers.Kept()
+		if names = append(names, n.Name()); r.block.Proved {
+			keeper = n.Name()
+		}
 	}
 
 	slices.Sort(names)
+	if keeper != "" && len(names) > 1 {
+		a.laws.Headers.Kept(keeper, h.Number)
+	}
 
 	return names
 }
@@ -202,7 +203,7 @@ func (a *agreement) agree(h Header) {
 
 // believe notes a block that one endpoint shows whose word counts. It is above what two agreed on: what is read below
 // that is linked to it. Held: mu.
-func (a *agreement) believe(h Header) {
+func (a *agreement) believe(n *endpoint.Node, h Header) {
 	now := a.cfg.Now()
 	if len(a.cfg.URLs) > 1 && h.Number <= a.agreed.number || h.Number < a.tip.number && now.Sub(a.confirmed) < viewHold {
 		return
@@ -210,7 +211,7 @@ func (a *agreement) believe(h Header) {
 
 	a.tip, a.trust, a.confirmed = place{h.Number, h.Hash}, Believed, now
 	if h.Proved {
-		a.laws.Headers.Kept()
+		a.laws.Headers.Kept(n.Name(), h.Number)
 	}
 }
 

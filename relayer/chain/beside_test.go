@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
@@ -263,4 +264,85 @@ func (c *testChain) unknownType() (encoded []byte, hash common.Hash) {
 	r.BlockHash, c.sealed[h.Hash], c.logs[h.Hash] = h.Hash, b, logs
 
 	return encoded, hash
+}
+
+// The same answer of two endpoints is never a lie of either, also where it breaks what the chain has kept before: its
+// rules may have changed. Nothing is read for a minute, then it is as two show it, and neither is named. What one says
+// and another does not is a lie.
+func TestSameAnswerOfTwoIsNoLie(t *testing.T) {
+	for _, what := range []string{"headers", rpc.GetReceipts, rpc.GetByHash} {
+		for _, alone := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, one alone %t", what, alone), func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) {
+					chain := newChain(20, 2, 0)
+					chain.seal()
+					var p pipes
+					first, _ := p.node(t, chain)
+					second, _ := p.node(t, chain)
+					first.receipts, second.receipts, first.lie = true, true, otherwise(first, what)
+					if !alone {
+						second.lie = otherwise(second, what)
+					}
+
+					s := start(t, Config{URLs: []string{first.server.URL, second.server.URL}, ChainID: 1, Finality: Latest,
+						Dial: p.dial})
+					s.Demand([]string{"headers hash", "receipts prove", "transactions prove"})
+					begun, from := time.Now(), uint64(1)
+					for from <= 20 {
+						require.Less(t, time.Since(begun), 5*time.Minute, "%+v", s.Endpoints())
+						for b, err := range s.Read(t.Context(), from, 20, filterA()) {
+							if err != nil {
+								break
+							}
+
+							require.True(t, slices.EqualFunc(chain.all(b.From, b.To), b.Logs, SameLog))
+							from = b.To + 1
+						}
+
+						<-time.After(5 * time.Second)
+					}
+
+					if !alone {
+						require.Empty(t, s.Faults())
+						require.Greater(t, time.Since(begun), time.Minute)
+					} else {
+						require.Len(t, s.Faults(), 1)
+						require.Equal(t, s.nodes[0].Name(), s.Faults()[0].Endpoint)
+					}
+				})
+			})
+		}
+	}
+}
+
+// otherwise has a node answer a method as one of a chain with other rules does.
+func otherwise(n *testNode, method string) func(string, []json.RawMessage) (any, error) {
+	return func(asked string, params []json.RawMessage) (any, error) {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		answer, err := n.answer(asked, params)
+		var block map[string]any
+		var receipts []map[string]any
+		switch text := marshal(answer); {
+		case err != nil || asked != method && (method != "headers" || asked != rpc.GetByNumber && asked != rpc.GetByHash):
+		case method == rpc.GetReceipts && json.Unmarshal(text, &receipts) == nil && len(receipts) > 0:
+			receipts[0]["cumulativeGasUsed"] = "0xff"
+			return receipts, nil
+		case json.Unmarshal(text, &block) != nil || block == nil:
+		case method == "headers":
+			block["stateRoot"] = common.Hash{0x57}
+			return block, nil
+		default:
+			for _, tx := range block["transactions"].([]any) {
+				if tx, whole := tx.(map[string]any); whole {
+					tx["nonce"] = "0xff"
+				}
+			}
+
+			return block, nil
+		}
+
+		return nil, nil
+	}
 }

@@ -2,6 +2,7 @@ package endpoint
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -28,16 +29,25 @@ func (f *Forgery) Unwrap() error { return rpc.ErrInvalid }
 const upgradeAfter = time.Minute
 
 // Law is something that the hashes of a chain's blocks vouch for. That one endpoint's answer keeps it is
-// proof of that answer, and makes another that breaks it a forgery. Of a chain on which no answer has kept
-// it nothing is concluded. Its methods may be called concurrently.
+// proof of that answer, and makes another one's that breaks it, about a block that is no newer, a forgery: until then
+// the chain may have other rules from that block on, and the same answer of two is never a lie of either. Of a chain on
+// which no answer has kept it nothing is concluded. Its methods may be called concurrently.
 type Law struct {
 	about string
 	*lawgiver
 
 	mu     sync.Mutex
 	holds  bool
-	lapsed bool                 // it held, and the chain has another law now
-	broken map[string]time.Time // by endpoint: since when it has broken the law, while none kept it
+	lapsed bool              // it held, and the chain has another law now
+	kept   map[string]uint64 // the newest block about which an endpoint has kept it
+	broken map[string]breach // the first of an endpoint, while none has kept it
+}
+
+// breach is an answer that breaks a law.
+type breach struct {
+	since  time.Time
+	block  uint64
+	accuse func() // of a forgery
 }
 
 // lawgiver is what the laws of a chain have in common.
@@ -60,7 +70,7 @@ type Laws struct {
 func NewLaws(endpoints int, now func() time.Time, log *slog.Logger, shown func()) *Laws {
 	common := &lawgiver{endpoints: endpoints, now: now, log: log, shown: shown}
 	law := func(about string) *Law {
-		return &Law{about: about, lawgiver: common, broken: map[string]time.Time{}}
+		return &Law{about: about, lawgiver: common, kept: map[string]uint64{}, broken: map[string]breach{}}
 	}
 
 	return &Laws{Headers: law("headers hash"), Receipts: law("receipts prove"), Bodies: law("transactions prove")}
@@ -106,43 +116,70 @@ func (l *Law) Holds() bool {
 }
 
 // Kept notes an answer about a block of the chain that keeps the law.
-func (l *Law) Kept() {
+func (l *Law) Kept(endpoint string, block uint64) {
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.shown == nil {
-		return
+	if l.shown != nil {
+		if !l.holds {
+			l.shown()
+		}
+
+		l.holds, l.lapsed = true, false
 	}
 
-	if !l.holds {
-		l.shown()
-	}
-
-	l.holds, l.lapsed = true, false
-	clear(l.broken)
+	l.mu.Unlock()
+	l.Seen(endpoint, block)
 }
 
-// Broken notes an endpoint's answer that breaks the law, and reports whether it is a forgery. Where all of
-// several endpoints have given nothing else for upgradeAfter, the chain has another law now: that is reported, and
-// reading goes on without it. One that is configured alone cannot be told from a liar: Remedy is the way out.
-func (l *Law) Broken(ctx context.Context, endpoint string) bool {
+// Seen notes an answer that keeps the law, about a block that need not be the chain's. What others have said of blocks
+// that are no newer, and breaks it, is a forgery then.
+func (l *Law) Seen(endpoint string, block uint64) {
+	l.mu.Lock()
+	l.kept[endpoint] = max(l.kept[endpoint], block)
+	var forged []breach
+	for other, b := range l.broken {
+		if other == endpoint {
+			delete(l.broken, other)
+		} else if b.block <= block {
+			forged = append(forged, b)
+			delete(l.broken, other)
+		}
+	}
+
+	l.mu.Unlock()
+	for _, b := range forged {
+		b.accuse()
+	}
+}
+
+// Broken notes an endpoint's answer that breaks the law. It reports whether that is a forgery, and else calls accuse
+// once it turns out to be one. Where all of several endpoints have given nothing else for upgradeAfter, the chain has
+// another law now: that is reported, and reading goes on without it. One that is configured alone cannot be told from a
+// liar: Remedy is the way out.
+func (l *Law) Broken(ctx context.Context, endpoint string, block uint64, accuse func()) (forgery bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !l.holds {
-		return false
+	if !l.holds || l.endpoints == 1 {
+		return l.holds
+	}
+
+	for other, newest := range l.kept {
+		if other != endpoint && newest >= block {
+			return true
+		}
 	}
 
 	now := l.now()
 	if _, known := l.broken[endpoint]; !known {
-		l.broken[endpoint] = now
+		l.broken[endpoint] = breach{now, block, accuse}
 	}
 
-	if len(l.broken) < max(l.endpoints, 2) {
-		return true
+	if len(l.broken) < l.endpoints {
+		return false
 	}
 
-	for _, since := range l.broken {
-		if now.Sub(since) < upgradeAfter {
-			return true
+	for _, b := range l.broken {
+		if now.Sub(b.since) < upgradeAfter {
+			return false
 		}
 	}
 
@@ -160,12 +197,34 @@ const Remedy = "ask another endpoint too (RPC_URLS); if the chain itself hashes 
 // authentic tests that a header is what its hash vouches for, where the chain's headers are. Headers that
 // prove themselves are tested by what a reader knows of the chain, which makes the law hold.
 func (l *link) authentic(ctx context.Context, h rpc.Header, claim []byte) error {
-	if h.Proved || !l.cfg.Laws.Headers.Broken(ctx, l.cfg.Name) {
+	law := l.cfg.Laws.Headers
+	if h.Proved {
+		law.Seen(l.cfg.Name, h.Number)
 		return nil
 	}
 
-	return &Forgery{What: fmt.Sprintf("the header of block %d is not what its hash %s vouches for: %s", h.Number, h.Hash,
-		Remedy), Evidence: string(claim[:min(len(claim), maxEvidence)])}
+	err := l.breaks(ctx, law, h, "the header", "is not what its hash vouches for", claim)
+	if errors.Is(err, ErrUnproved) {
+		return nil
+	}
+
+	return err
+}
+
+// breaks is the error of an answer about a block that breaks a law: a Forgery where others show that the chain has that
+// still, ErrDisagree while nobody shows it, ErrUnproved where the chain does not have it.
+func (s *standing) breaks(ctx context.Context, law *Law, h rpc.Header, what, how string, claim []byte) error {
+	f := &Forgery{What: fmt.Sprintf("%s of block %d (%s) %s: %s", what, h.Number, h.Hash, how, Remedy),
+		Evidence: string(claim[:min(len(claim), maxEvidence)])}
+	later := context.WithoutCancel(ctx)
+	switch {
+	case law.Broken(ctx, s.cfg.Name, h.Number, func() { s.Blame(later, f) }):
+		return f
+	case law.Holds():
+		return fmt.Errorf("%w: %s", ErrDisagree, f.What)
+	}
+
+	return fmt.Errorf("%w: %s of block %d %s", ErrUnproved, what, h.Number, how)
 }
 
 // Authentic reports whether an announced header may be used as it is.

@@ -186,13 +186,16 @@ func (n *Node) proveReceipts(ctx context.Context, h rpc.Header, q *rpc.Call) (un
 		return 0, fmt.Errorf("%w: those of block %d are too large, of an unknown type, or behind others that are under no root",
 			ErrUnproved, h.Number)
 	case !found || displaced(q):
-		return 0, n.unproved(ctx, law, h, "receipts", fmt.Appendf(nil, "%x", q.Encoded))
+		return 0, n.breaks(ctx, law, h, "the receipts", otherRoot, fmt.Appendf(nil, "%x", q.Encoded))
 	}
 
-	law.Kept()
+	law.Kept(n.cfg.Name, h.Number)
 
 	return under, nil
 }
+
+// otherRoot is what is wrong with what makes another root than the block's header has.
+const otherRoot = "do not make the root in its header"
 
 // mostBeside is how many items may be listed behind those that make a root.
 const mostBeside = 8
@@ -235,16 +238,6 @@ func displaced(q *rpc.Call) bool {
 	return false
 }
 
-// unproved is the error of what makes another root than the block's header.
-func (n *Node) unproved(ctx context.Context, law *Law, h rpc.Header, what string, claim []byte) error {
-	if !law.Broken(ctx, n.cfg.Name) {
-		return fmt.Errorf("%w: the %s of block %d do not make the root in its header", ErrUnproved, what, h.Number)
-	}
-
-	return &Forgery{What: fmt.Sprintf("the %s of block %d (%s) do not make the root in its header: %s", what, h.Number,
-		h.Hash, Remedy), Evidence: string(claim[:min(len(claim), maxEvidence)])}
-}
-
 // ownTransactions tests that as many receipts as are under the root are of the transactions in the block, each in its
 // place.
 func (n *Node) ownTransactions(ctx context.Context, h rpc.Header, q, receipts *rpc.Call, under int) error {
@@ -260,12 +253,13 @@ func (n *Node) ownTransactions(ctx context.Context, h rpc.Header, q, receipts *r
 	case !found && q.Unfit:
 		return fmt.Errorf("%w: transactions of block %d are too large, or of an unknown type", ErrUnproved, h.Number)
 	case !found:
-		return n.unproved(ctx, law, h, "transactions", fmt.Appendf(nil, "%x", q.Encoded))
+		return n.breaks(ctx, law, h, "the transactions", otherRoot, fmt.Appendf(nil, "%x", q.Encoded))
 	case of != under || !slices.Equal(q.Hashes[:of], receipts.Hashes[:of]):
-		return n.unproved(ctx, law, h, "transactions' hashes in the receipts", fmt.Appendf(nil, "%x", receipts.Hashes))
+		return n.breaks(ctx, law, h, "the transactions' hashes in the receipts", otherRoot,
+			fmt.Appendf(nil, "%x", receipts.Hashes))
 	}
 
-	law.Kept()
+	law.Kept(n.cfg.Name, h.Number)
 
 	return nil
 }
