@@ -271,13 +271,6 @@ func (d *doctor) speed(x *chain.Examination) {
 	}
 
 	d.say(v, "latency", "%s (median)", x.Latency.Round(100*time.Microsecond))
-	if x.Batch > 1 {
-		d.say(fine, "batch", "it takes %d requests at once", x.Batch)
-	} else {
-		d.say(note, "batch",
-			"it takes no batches: each request is sent alone, which takes longer; the number of requests stays the same")
-	}
-
 	if x.Rate > 0 {
 		d.say(note, "rate", "%s; what it allows is found out while running too: RPC_MAX_RPS only sets a bound",
 			rateNote(x))

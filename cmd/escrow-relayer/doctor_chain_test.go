@@ -93,7 +93,6 @@ func TestDoctorOfAnEndpoint(t *testing.T) {
 		"no blocks announced": {func(x *chain.Examination) {
 			x.WebSocket, x.Subscribes = true, said("notifications not supported")
 		}, "newHeads", note, "it does not announce blocks, and is polled", "", 0},
-		"no batches": {func(x *chain.Examination) { x.Batch = 1 }, "batch", note, "each request is sent alone", "", 0},
 		"logs that show themselves": {func(x *chain.Examination) { x.Logged = 103 }, "history", fine,
 			"the logs that block 103 has by its bloom filter", "", 0},
 		"no logs by which to test": {func(*chain.Examination) {}, "history", fine,
@@ -122,7 +121,7 @@ func TestDoctorOfAnEndpoint(t *testing.T) {
 			d := &doctor{of: "https://rpc.example.com",
 				cfg: &config.Config{ChainID: 1, StartBlock: 100, RPCMaxRange: 1000, LogFilter: "auto"}}
 			x := &chain.Examination{Name: d.of, ChainID: 1, Head: 2000, HeadTime: time.Now(),
-				Range: 1000, Oldest: 100, Batch: 50, Provable: endpoint.Provable{Hashes: true, Receipts: 1990}}
+				Range: 1000, Oldest: 100, Provable: endpoint.Provable{Hashes: true, Receipts: 1990}}
 			c.change(x)
 			if d.serves(x) {
 				d.endpoint(x, x.Head)

@@ -23,7 +23,6 @@ type Examination struct {
 	Latency  time.Duration // median of a small request
 
 	Safe, Finalized *uint64 // nil: it does not know the tag
-	Batch           int     // requests that it takes at once, of callsPerBatch at most; 1: no batches
 	Subscribes      error   // newHeads over WebSocket; nil over HTTP too
 	WebSocket       bool
 
@@ -130,7 +129,6 @@ func (n *Node) examine(ctx context.Context, x *Examination, factories []common.A
 		}
 	}
 
-	x.Batch = n.probeBatch(ctx, head.Number)
 	if n.WebSocket() {
 		_, x.Subscribes = n.Subscribe(ctx)
 	}
@@ -252,23 +250,4 @@ func (n *Node) probeHistory(ctx context.Context, x *Examination, start uint64, n
 		_, err := has(number)
 		return err != nil
 	})
-}
-
-// probeBatch finds how many requests the node takes at once.
-func (n *Node) probeBatch(ctx context.Context, head uint64) int {
-	takes := func(size int) bool {
-		calls := make([]*rpc.Call, size)
-		for i := range calls {
-			calls[i] = rpc.ByNumber(head - min(head, uint64(i)))
-		}
-
-		return n.once(ctx, calls...) == nil && !slices.ContainsFunc(calls, func(c *rpc.Call) bool { return c.Err != nil })
-	}
-	for size := callsPerBatch; size > 1; size /= 2 {
-		if takes(size) {
-			return size
-		}
-	}
-
-	return 1
 }
