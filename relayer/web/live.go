@@ -1,6 +1,7 @@
 package web
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"log/slog"
@@ -54,7 +55,7 @@ func (s *Server) serveLive(w http.ResponseWriter, r *http.Request) {
 	sent := map[string]string{}
 	for first := true; ; first = false {
 		tick := s.board.ticked()
-		data, err := s.changes(r, sent)
+		data, err := s.changes(r.Context(), sent)
 		if err != nil {
 			s.cfg.Log.ErrorContext(r.Context(), "status page not rendered", slog.String("err", s.cfg.Mask(err.Error())))
 			return
@@ -95,22 +96,33 @@ func send(w http.ResponseWriter, rc *http.ResponseController, data []byte, first
 	return rc.Flush()
 }
 
-// changes renders the parts that differ from those sent, and records them as sent.
-func (s *Server) changes(r *http.Request, sent map[string]string) ([]byte, error) {
-	n := s.board.latest(r.Context())
-	i := s.cfg.Source.Instance()
-	v := s.page.show(&n, &i, s.board.samples(), s.cfg.Now())
-	u := update{Title: v.Title, Read: v.Read, Parts: map[string]string{}}
-	for _, name := range fragments {
-		html, err := s.page.fragment(name, v)
-		if err != nil {
-			return nil, fmt.Errorf("render %s: %w", name, err)
-		}
+// changes returns the parts that differ from those sent, and records them as sent.
+func (s *Server) changes(ctx context.Context, sent map[string]string) ([]byte, error) {
+	all, err := s.parts.get(s.draws, func() (*update, error) { return s.drawParts(ctx) })
+	if err != nil {
+		return nil, err
+	}
 
+	u := update{Title: all.Title, Read: all.Read, Parts: map[string]string{}}
+	for name, html := range all.Parts {
 		if was, once := sent[name]; !once || was != html { // an empty part must be sent once too
 			u.Parts[name], sent[name] = html, html
 		}
 	}
 
 	return json.Marshal(u)
+}
+
+// drawParts renders all parts.
+func (s *Server) drawParts(ctx context.Context) (*update, error) {
+	v := s.view(ctx)
+	u := &update{Title: v.Title, Read: v.Read, Parts: map[string]string{}}
+	for _, name := range fragments {
+		var err error
+		if u.Parts[name], err = s.page.fragment(name, v); err != nil {
+			return nil, fmt.Errorf("render %s: %w", name, err)
+		}
+	}
+
+	return u, nil
 }

@@ -33,13 +33,16 @@ func TestMain(m *testing.M) {
 
 // instanceStub is a Source whose instance a test changes.
 type instanceStub struct {
-	mu sync.Mutex
-	i  fleet.Self
+	mu    sync.Mutex
+	i     fleet.Self
+	asked int
 }
 
 func (s *instanceStub) Instance() fleet.Self {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.asked++
+
 	return s.i
 }
 
@@ -87,6 +90,7 @@ func (w *world) server() *Server {
 	w.t.Helper()
 	s, err := New(w.cfg)
 	require.NoError(w.t, err)
+	s.draws = 0 // what a test has changed is seen at once
 
 	return s
 }

@@ -1,6 +1,7 @@
 package web
 
 import (
+	"context"
 	"crypto/sha256"
 	_ "embed"
 	"encoding/base64"
@@ -70,18 +71,18 @@ func hashSource(content string) string {
 
 // servePage answers /, with the result of a search when ?escrow= has an address.
 func (s *Server) servePage(w http.ResponseWriter, r *http.Request) {
-	n := s.board.latest(r.Context())
-	i := s.cfg.Source.Instance()
-	now := s.cfg.Now()
-	v := s.page.show(&n, &i, s.board.samples(), now)
-	v.CSS, v.JS = template.CSS(pageCSS), template.JS(pageJS)
-	status := http.StatusOK
+	ctx, status := r.Context(), http.StatusOK
+	var text string
+	var err error
 	if query := strings.TrimSpace(r.URL.Query().Get("escrow")); query != "" {
+		v := s.view(ctx)
 		v.Escrow, status = s.search(r, query)
 		v.Title = short(query) + " · escrow relayer"
+		text, err = s.page.fragment("page", v)
+	} else {
+		text, err = s.whole.get(s.draws, func() (string, error) { return s.page.fragment("page", s.view(ctx)) })
 	}
 
-	text, err := s.page.fragment("page", v)
 	if err != nil {
 		s.cfg.Log.ErrorContext(r.Context(), "status page not rendered", slog.String("err", s.cfg.Mask(err.Error())))
 		writeProblem(w, problem{Status: http.StatusInternalServerError,
@@ -94,6 +95,15 @@ func (s *Server) servePage(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	w.WriteHeader(status)
 	_, _ = io.WriteString(w, text) // a client that hung up
+}
+
+// view is the current state for the templates.
+func (s *Server) view(ctx context.Context) *view {
+	n, i := s.board.latest(ctx), s.cfg.Source.Instance()
+	v := s.page.show(&n, &i, s.board.samples(), s.cfg.Now())
+	v.CSS, v.JS = template.CSS(pageCSS), template.JS(pageJS)
+
+	return v
 }
 
 // search looks an escrow up, and returns the HTTP status of the page with the result.

@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -48,6 +49,27 @@ func TestPageShowsTheEssentialsWithoutAScript(t *testing.T) {
 
 	require.Regexp(t, `[345]m \d\ds ago</span> 429 Too Many Requests`, text)
 	require.NotContains(t, text, "ZgotmplZ", "a template had to throw something away")
+}
+
+// However many look, page and stream are rendered once.
+func TestManyViewersCostOneRendering(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	w.fleet(1)
+	s := w.server()
+	s.draws = time.Hour
+	before := w.source.asked
+	var all sync.WaitGroup
+	for range 100 {
+		all.Go(func() { get(t, s.Handler(), "/") })
+		all.Go(func() {
+			_, err := s.changes(t.Context(), map[string]string{})
+			require.NoError(t, err)
+		})
+	}
+
+	all.Wait()
+	require.Equal(t, 2, w.source.asked-before)
 }
 
 // Each factory of the chain has a line and a link of its own; the state tells how much of the pasts is to be read.

@@ -55,6 +55,32 @@ type Server struct {
 	handler http.Handler
 	stop    chan struct{} // closed at the end: ends the streams of /live, for which a shutdown would wait
 	ending  sync.Once
+
+	draws time.Duration // between two renderings
+	whole cached[string]
+	parts cached[*update]
+}
+
+// drawEvery is between two renderings of the page, and of its parts, for all viewers together.
+const drawEvery = time.Second
+
+// cached is what is made again at most once in a while, by one caller for all. The zero value is ready.
+type cached[T any] struct {
+	mu    sync.Mutex
+	at    time.Time
+	value T
+	err   error
+}
+
+func (c *cached[T]) get(every time.Duration, renew func() (T, error)) (T, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if time.Since(c.at) >= every {
+		c.value, c.err = renew()
+		c.at = time.Now()
+	}
+
+	return c.value, c.err
 }
 
 // New checks the configuration and starts nothing.
@@ -89,7 +115,7 @@ func New(cfg Config) (*Server, error) {
 		return nil, err
 	}
 
-	s := &Server{cfg: cfg, board: newBoard(cfg), page: page, stop: make(chan struct{})}
+	s := &Server{cfg: cfg, board: newBoard(cfg), page: page, stop: make(chan struct{}), draws: drawEvery}
 	s.api = &api{cfg: cfg, board: s.board, querying: make(chan struct{}, queries)}
 	s.handler = s.Handler()
 
