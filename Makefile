@@ -114,7 +114,7 @@ drill: ## each fault alone, one after the other, and how long the fleet takes to
 
 .PHONY: outage
 outage: ## what pages in real outages: a real Prometheus, real processes, real time, and that broken rules are told (needs the program prometheus; a quarter of an hour)
-	OUTAGE_FACTOR=1 go test -tags outage -run 'TestOutages|TestBrokenRulesAreTold' -count=1 -v -timeout 60m ./deploy
+	OUTAGE_FACTOR=1 go test -tags outage -run 'TestOutages|TestBrokenRulesAreTold|TestFaultsAreTold' -count=1 -v -timeout 60m ./deploy
 
 .PHONY: image
 image: ## the image for Linux (ARCH=amd64 or arm64; default: this machine's), in bin/image.tar, without Docker

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -105,6 +106,148 @@ func TestBrokenRulesAreTold(t *testing.T) {
 			require.Contains(t, wrong, fmt.Sprintf("%s: %s must not fire", o.name, page))
 			require.Contains(t, wrong, fmt.Sprintf("%s: %s must not fire", o.name, ticket))
 		}
+	}
+}
+
+// Whatever happens to the database, the leader or Pub/Sub, every screen says the same cause at once, and the alert of it
+// fires within its limit: the table in deploy/watching.md is what this test logs. One fleet suffers all of it, one after
+// the other, with all times of rules and scrapes divided by six. Disks are really full where this process may mount some.
+func TestFaultsAreTold(t *testing.T) {
+	program, bin := outagePrograms(t)
+	w := &outageWorld{t: t, factor: 6, bin: bin, dir: t.TempDir()}
+	t.Cleanup(w.cleanUp)
+	f := w.start(2001, &outage{name: "faults"})
+	p := w.prometheus(program, []Fleet{{Chain: f.chain}})
+	process := func(leads bool) *lab.Process {
+		leader, err := f.leader()
+		require.NoError(t, err)
+		i := slices.IndexFunc(f.relayers, func(s *lab.Supervised) bool { return (s == leader) == leads })
+		return f.relayers[i].Process()
+	}
+	limits := map[string]time.Duration{"": 0, "RelayerDatabaseDown": fleet.LimitDatabase.Critical,
+		"RelayerOutboxStuck": fleet.LimitOutbox.Critical}
+	whole := func() bool {
+		fl, err := fleet.Read(t.Context(), f.DB, f.chain)
+		return err == nil && fl.Slots.Unserved == 0 && fl.Leader.Valid && fl.Live() == 2
+	}
+	for _, fault := range append(f.Faults(f.database, f.pubsub, func() *lab.Process { return process(true) }), f.fullDisks()...) {
+		require.Eventually(t, whole, 2*time.Minute, 100*time.Millisecond, fault.Name)
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+		other := process(false)
+		require.NoError(t, f.Quiet(ctx, other, &fault))
+		require.Empty(t, p.quiet(w.shortened(scrapeInterval)), fault.Name)
+		end, err := fault.Begin(ctx)
+		require.NoError(t, err, fault.Name)
+		begun := time.Now()
+		took, wrong := f.Told(ctx, other, &fault)
+		row := "| " + fault.Name
+		for _, name := range lab.Screens {
+			row += fmt.Sprintf(" | %.1f", took[name].Seconds())
+			require.True(t, took[name] > 0 || fault.Ready && name == "/readyz", "%s: %s does not say it", fault.Name, name)
+		}
+
+		fired := func() bool {
+			firing, _ := p.now(f.chain)
+			return fault.Alert == "" || slices.Contains(firing, fmt.Sprintf("%d/critical/%s", f.chain, fault.Alert))
+		}
+		for !fired() && ctx.Err() == nil {
+			_, next := p.now(f.chain)
+			<-next
+		}
+
+		limit := limits[fault.Alert]
+		require.True(t, fired(), "%s: %s does not fire", fault.Name, fault.Alert)
+		t.Logf("TOLD %s | %s %.1f of %.0f |", row, fault.Alert, time.Since(begun).Seconds(), w.shortened(limit).Seconds())
+		require.Less(t, time.Since(begun), w.shortened(limit+2*time.Minute)+30*time.Second, fault.Name)
+		require.Empty(t, wrong, fault.Name)
+		require.NoError(t, end(), fault.Name)
+		cancel()
+	}
+}
+
+// fullDisks are faults of file systems of the fleet's database that are full; none where none can be mounted.
+func (f *outageFleet) fullDisks() []lab.Fault {
+	t := f.w.t
+	mount := func(name string) string {
+		dir := filepath.Join(t.TempDir(), name)
+		require.NoError(t, os.Mkdir(dir, 0o755))
+		if out, err := exec.Command("mount", "-t", "tmpfs", "-o", "size=96m", "tmpfs", dir).CombinedOutput(); err != nil {
+			t.Logf("no disk that is really full: %s", out)
+			return ""
+		}
+
+		f.w.later(exec.Command("umount", "--lazy", dir).Run)
+
+		return dir
+	}
+	disk, wal := mount("disk"), mount("wal")
+	if disk == "" || wal == "" {
+		return nil
+	}
+
+	ctx := t.Context()
+	var data string
+	require.NoError(t, f.DB.QueryRow(ctx, `show data_directory`).Scan(&data))
+	owner, err := os.Stat(data)
+	require.NoError(t, err)
+	uid := int(owner.Sys().(*syscall.Stat_t).Uid)
+	for dir := disk; dir != "/"; dir = filepath.Dir(dir) {
+		_ = os.Chmod(dir, 0o755) // as far as it is ours
+	}
+
+	_ = os.Chmod(filepath.Dir(wal), 0o755)
+	require.NoError(t, errors.Join(os.Chown(disk, uid, -1), os.Chown(wal, uid, -1)))
+	for _, sql := range []string{`create tablespace small location '` + disk + `'`,
+		`alter table chain_blocks set tablespace small`, `create sequence small`} {
+		_, err := f.DB.Exec(ctx, sql)
+		require.NoError(t, err)
+	}
+
+	require.NoError(t, f.PG.Down(ctx, testpg.Fast))
+	require.NoError(t, exec.Command("sh", "-c", `cp -a "$0"/pg_wal/. "$1" && rm -r "$0"/pg_wal && ln -s "$1" "$0"/pg_wal`, data,
+		wal).Run())
+	require.NoError(t, f.PG.Up(ctx))
+	f.DB.Reset()
+	filler := filepath.Join(wal, "filler")
+
+	return []lab.Fault{
+		{Name: "disk of the tables full", Says: "No space left|database is full", Alert: "RelayerDatabaseDown",
+			Begin: func(ctx context.Context) (func() error, error) {
+				for rows := 1 << 18; rows > 0; { // until not one more finds room
+					if _, err := f.DB.Exec(ctx, `insert into chain_blocks (chain_id, number, hash)
+						select 0, nextval('small'), repeat('x', 900) from generate_series(1, $1)`, rows); err != nil {
+						rows /= 4
+					}
+				}
+
+				return func() error {
+					_, err := f.DB.Exec(context.WithoutCancel(ctx), `delete from chain_blocks where chain_id = 0`)
+					if err == nil {
+						_, err = f.DB.Exec(context.WithoutCancel(ctx), `vacuum chain_blocks`)
+					}
+
+					return err
+				}, nil
+			}},
+		{Name: "disk of the WAL full: the server ends", Alert: "RelayerDatabaseDown",
+			Says: "nothing accepts connections|No space left|shut down|recovering|closed at once|does not answer",
+			Begin: func(ctx context.Context) (func() error, error) {
+				_ = exec.Command("dd", "if=/dev/zero", "of="+filler, "bs=1M").Run() // it fails when the disk is full
+				var ended error
+				for ended == nil {
+					_, ended = f.DB.Exec(ctx, `select pg_logical_emit_message(false, '', 'x'), pg_switch_wal()`)
+				}
+
+				t.Log(ended)
+
+				return func() error {
+					ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+					defer cancel()
+					_ = f.PG.Down(ctx, testpg.Immediate) // it may have ended by itself
+
+					return errors.Join(os.Remove(filler), f.PG.Up(ctx))
+				}, nil
+			}},
 	}
 }
 

@@ -22,7 +22,7 @@ import (
 
 // readTimeout bounds one reading of the database for an operator: it takes milliseconds, but a
 // broken connection may stay silent for ever.
-const readTimeout = 10 * time.Second
+const readTimeout = 4 * time.Second
 
 // question is what a command asks of an open database.
 type question func(context.Context, *config.Config, *database.Database) error
@@ -105,11 +105,11 @@ type fleetReader func(context.Context) (fleet.Fleet, error)
 
 func readFleet(cfg *config.Config, db *database.Database) fleetReader {
 	return func(ctx context.Context) (f fleet.Fleet, err error) {
-		ctx, cancel := context.WithTimeout(ctx, readTimeout)
-		defer cancel()
-		err = fleet.Naming(ctx, db.Session, func(ctx context.Context) error {
-			f, err = fleet.Read(ctx, db.Pool, cfg.ChainID)
-			return err
+		err = database.Within(ctx, readTimeout, func(ctx context.Context) error {
+			return fleet.Naming(ctx, db.Session, func(ctx context.Context) error {
+				f, err = fleet.Read(ctx, db.Pool, cfg.ChainID)
+				return err
+			})
 		})
 
 		return f, explain(cfg, err)

@@ -58,7 +58,7 @@ func (d *doctor) fleet(ctx context.Context, db *database.Database) {
 	f, err := readFleet(d.cfg, db)(ctx)
 	for _, p := range f.Problems {
 		switch p.Kind {
-		case fleet.DatabaseRefuses, fleet.InstanceFault, fleet.Standing, fleet.ReadOnly:
+		case fleet.DatabaseRefuses, fleet.InstanceFault, fleet.Standing, fleet.ReadOnly, fleet.StaleHeartbeat:
 			v := wrong
 			if p.Severity == fleet.Notice {
 				v = note
@@ -139,7 +139,7 @@ func (d *doctor) commits(ctx context.Context, db *database.Database) error {
 }
 
 // commitWithin bounds a commit, which takes milliseconds.
-const commitWithin = 5 * time.Second
+const commitWithin = 3 * time.Second
 
 // wanted are the rights that an instance needs, as "privilege table". Every instance reads the tables of commands, to
 // show them.

@@ -35,7 +35,7 @@ const maxConnLifetime = 5 * time.Minute
 const pingTimeout = 2 * time.Second
 
 // connectTimeout is the default of connect_timeout in a URL.
-const connectTimeout = 5 * time.Second
+const connectTimeout = 4 * time.Second
 
 // Database is the pool and the settings of the session. Close frees the pool and the connector.
 type Database struct {

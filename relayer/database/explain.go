@@ -176,7 +176,7 @@ func explainConnection(e *pgconn.ConnectError) *Explained {
 			Remedy: "correct the host in DATABASE_URL, or the DNS"}
 	case errors.Is(e, syscall.ECONNREFUSED):
 		return &Explained{What: "nothing accepts connections at " + where,
-			Remedy: "start the database, or correct host and port in DATABASE_URL"}
+			Remedy: "start the database, whose log says why it ended, or correct host and port in DATABASE_URL"}
 	case errors.Is(e, os.ErrNotExist):
 		return &Explained{What: "there is no socket of Postgres in " + where,
 			Remedy: "start the database, or correct the host in DATABASE_URL"}

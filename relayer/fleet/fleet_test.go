@@ -276,7 +276,7 @@ func TestProblems(t *testing.T) {
 	f, err = fleet.Read(t.Context(), w.DB, chain)
 	require.NoError(t, err)
 	require.Equal(t, []string{
-		fleet.HungLeader, fleet.OldOutbox, fleet.DatabaseRefuses, fleet.Standing, fleet.FactoryBehind, fleet.StaleHeartbeat,
+		fleet.HungLeader, fleet.OldOutbox, fleet.Standing, fleet.FactoryBehind, fleet.StaleHeartbeat, fleet.StaleHeartbeat,
 		fleet.LateEscrows, fleet.AdoptedSlots, fleet.MixedTotals, fleet.MixedSettings,
 	}, kinds(f.Judge(fleet.DefaultLimits)))
 	for _, p := range f.Judge(fleet.DefaultLimits) {

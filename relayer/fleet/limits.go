@@ -60,7 +60,7 @@ var (
 	LimitStanding = Limit{Behind: time.Minute, Critical: 2 * time.Minute}
 	// LimitSilent is for an instance whose reports are not committed any more; it makes one every two
 	// seconds.
-	LimitSilent = Limit{Settling: 5 * time.Second, Behind: 30 * time.Second, Critical: 2 * time.Minute}
+	LimitSilent = Limit{Settling: 4 * time.Second, Behind: 30 * time.Second, Critical: 2 * time.Minute}
 	// LimitHead is for the age of the newest block of the nodes, by the chain's timestamps and the database's
 	// clock.
 	LimitHead = Limit{Behind: 30 * time.Minute, Critical: time.Hour}
@@ -100,4 +100,4 @@ const LimitUnverified = 200 * time.Minute
 const TicketAfter = 2 * time.Minute
 
 // settlingOutbox is an age beyond that of any message while Pub/Sub answers.
-const settlingOutbox = 5 * time.Second
+const settlingOutbox = 3 * time.Second

@@ -421,15 +421,26 @@ func (f *Fleet) judgeProgress(p *problems, l Limits) {
 		"look at the last error of publishing, and at the topic's permissions and quota; nothing is lost",
 		"the oldest of %d messages has waited for Pub/Sub for %s", f.Outbox.Messages, f.Outbox.OldestAge)
 
-	who, longest := f.tooLong(l.Silent, func(i *Instance) (Age, bool) { return i.ReportAge, true })
-	p.add(DatabaseRefuses, l.Silent.of(longest), askThem,
-		"the database has taken nothing for %s from %s: commits fail or hang", longest, who)
+	who, longest := f.tooLong(l.Silent, func(i *Instance) (Age, bool) { return i.ReportAge, i.Alive || i.State == Hung })
+	heard := false
+	for i := range f.alive() {
+		heard = heard || l.Silent.of(i.ReportAge) == ""
+	}
 
-	who, longest = f.tooLong(l.Standing, func(i *Instance) (Age, bool) { return i.StandingFor, true })
+	if heard {
+		p.add(StaleHeartbeat, Limit{Settling: l.Silent.Settling, Behind: l.Silent.Behind}.of(longest),
+			"restart it; another instance takes over within seconds",
+			"nothing has been heard of %s for %s: frozen, starved of CPU, or cut off from the database", who, longest)
+	} else {
+		p.add(DatabaseRefuses, l.Silent.of(longest), askThem,
+			"the database has taken nothing for %s from %s: commits fail or hang", longest, who)
+	}
+
+	who, longest = f.tooLong(l.Standing, func(i *Instance) (Age, bool) { return i.StandingFor, i.Alive })
 	p.add(Standing, l.Standing.of(longest), "look at its /readyz: it names the database or the node; restart it if both are well",
 		"no block is stored for %s, though there are blocks to store: %s%s", longest, who, f.faults())
 	if who == "" {
-		_, longest = f.tooLong(l.Fault, func(i *Instance) (Age, bool) { return i.FaultFor, true })
+		_, longest = f.tooLong(l.Fault, func(i *Instance) (Age, bool) { return i.FaultFor, i.Alive })
 		p.add(InstanceFault, l.Fault.of(longest), "look there; its /readyz names the first step",
 			"something is wrong for %s%s", longest, f.faults())
 	}
@@ -438,7 +449,7 @@ func (f *Fleet) judgeProgress(p *problems, l Limits) {
 	p.add(FactoryBehind, l.FactoryBehind.of(behind), "look at the leader's node and logs",
 		"the factory watch is %s of the chain behind the fastest instance: new escrows are discovered late", behind)
 
-	who, longest = f.tooLong(l.StaleHeartbeat, func(i *Instance) (Age, bool) { return i.HeartbeatAge, true })
+	who, longest = f.tooLong(l.StaleHeartbeat, func(i *Instance) (Age, bool) { return i.HeartbeatAge, i.Alive })
 	p.add(StaleHeartbeat, l.StaleHeartbeat.of(longest), "restart it",
 		"connected but without a heartbeat for %s: %s", longest, who)
 
@@ -473,12 +484,12 @@ func (f *Fleet) finalityLimit() time.Duration {
 	return longest
 }
 
-// tooLong lists the live instances that have been in a state beyond a limit, and returns the
-// longest time. state returns how long an instance has been in it, and whether it is.
+// tooLong lists the instances that have been in a state beyond a limit, and returns the longest time. state returns
+// how long an instance has been in it, and whether it is.
 func (f *Fleet) tooLong(limit Limit, state func(*Instance) (Age, bool)) (who string, longest Age) {
 	who = names(f, func(i *Instance) bool {
 		age, is := state(i)
-		if is = is && i.Alive && limit.of(age) != ""; is {
+		if is = is && limit.of(age) != ""; is {
 			longest = max(longest, age)
 		}
 

@@ -75,6 +75,13 @@ func TestReports(t *testing.T) {
 		require.Equal(t, severity, problems[0].Severity, ago)
 		require.Contains(t, problems[0].Text, "from a: commits fail or hang")
 	}
+
+	// Another one is heard of: it is no fault of the database.
+	w.live("b", 0, 1, 1000)
+	w.Exec(`update instance_health set reported_at = now() - interval '150 seconds'`)
+	problems := read().Problems
+	require.Equal(t, fleet.StaleHeartbeat, problems[0].Kind)
+	require.Contains(t, problems[0].Text, "nothing has been heard of a for 2m 3")
 }
 
 // An instance that cannot join has no session and is there all the same: nobody says that it died.

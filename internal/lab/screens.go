@@ -1,0 +1,222 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/fusion-prime/escrow-relayer/internal/faults"
+)
+
+// Fault is what happens to a running fleet, and what every screen says of it.
+type Fault struct {
+	Name  string
+	Says  string // a regular expression
+	Ready bool   // an instance that is well says nothing on /readyz
+	Alert string // fires
+	Begin func(context.Context) (end func() error, err error)
+}
+
+// Screens are the names of what an operator looks at.
+var Screens = []string{"page", "/readyz", "status", "doctor"}
+
+// Faults are what may happen to the lab's fleet, whose database and Pub/Sub are behind proxies. leader returns who leads.
+func (l *Lab) Faults(database, pubsub *faults.TCP, leader func() *Process) []Fault {
+	const function = `create or replace function refuse() returns trigger language plpgsql as $$ begin
+		raise exception using message = tg_argv[0], errcode = tg_argv[1]; end $$`
+	refuse := func(message, code string, tables ...string) func(context.Context) (func() error, error) {
+		begin, end := []string{function}, []string(nil)
+		for _, table := range tables {
+			begin = append(begin, fmt.Sprintf(`create constraint trigger refuse after insert or update or delete on %s
+				deferrable initially deferred for each row execute function refuse('%s', '%s')`, table, message, code))
+			end = append(end, `drop trigger refuse on `+table)
+		}
+
+		return l.statements(begin, end)
+	}
+	setting := func(name, value string) func(context.Context) (func() error, error) {
+		reload := `select pg_reload_conf()`
+		return l.statements([]string{`alter system set ` + name + ` = ` + value, reload},
+			[]string{`set default_transaction_read_only = off`, `alter system reset ` + name, reload})
+	}
+	lock := func(table string) func(context.Context) (func() error, error) {
+		return l.statements([]string{`begin`, `lock table ` + table}, []string{`rollback`})
+	}
+	const down = "RelayerDatabaseDown"
+
+	return []Fault{
+		{"commits to one table refused", "no cursors today", false, down, refuse("no cursors today", "P0001", "cursors")},
+		{"every commit refused", "no commits today|refuses their writes|has taken nothing", false, down,
+			refuse("no commits today", "P0001", "cursors", "leadership", "relayer_instances", "events", "outbox", "chain_blocks",
+				"instance_health")},
+		{"disk full (SQLSTATE 53100)", "No space left|database is full", false, down,
+			refuse("No space left on device", "53100", "chain_blocks")},
+		{"read-only", "read-only", false, down, setting("default_transaction_read_only", "on")},
+		{"commits wait for a standby that is gone", "synchronous standby", false, down,
+			setting("synchronous_standby_names", "nobody")},
+		{"`LOCK TABLE` of what is stored", `cursors is locked by pid \d+, login`, false, down, lock("cursors")},
+		{"`LOCK TABLE` that lets read", `instance_health is locked by pid \d+, login`, false, down,
+			lock("instance_health in exclusive mode")},
+		{"no connection left", "too many clients|connection slots are reserved", false, down, l.occupy},
+		{"server frozen", "does not answer|has not answered|no answer within", false, down,
+			func(context.Context) (func() error, error) { return database.Freeze(), nil }},
+		{"leader frozen", "has been heard of", true, "",
+			func(context.Context) (func() error, error) {
+				p := leader()
+				p.Signal(syscall.SIGSTOP)
+				return func() error { p.Signal(syscall.SIGCONT); return nil }, nil
+			}},
+		{"Pub/Sub gone", "Pub/Sub|connection refused", true, "RelayerOutboxStuck",
+			func(context.Context) (func() error, error) { return pubsub.Cut(), nil }},
+	}
+}
+
+// statements runs some on a connection of its own, and at the end others there.
+func (l *Lab) statements(begin, end []string) func(context.Context) (func() error, error) {
+	return func(ctx context.Context) (func() error, error) {
+		conn, err := pgx.Connect(ctx, l.URL)
+		if err != nil {
+			return nil, err
+		}
+
+		run := func(all []string) error {
+			for _, sql := range all {
+				if _, err := conn.Exec(ctx, sql); err != nil {
+					return fmt.Errorf("%s: %w", sql, err)
+				}
+			}
+
+			return nil
+		}
+
+		return func() error { return errors.Join(run(end), conn.Close(ctx)) }, run(begin)
+	}
+}
+
+// occupy takes every connection of the server, those of the fleet too.
+func (l *Lab) occupy(ctx context.Context) (end func() error, err error) {
+	var held []*pgx.Conn
+	end = func() (err error) {
+		for _, c := range held {
+			err = errors.Join(err, c.Close(ctx))
+		}
+
+		return err
+	}
+	for theirs := true; theirs; {
+		c, err := pgx.Connect(ctx, l.URL)
+		if full := new(pgconn.PgError); errors.As(err, &full) && full.Code == "53300" {
+			tag, err := held[0].Exec(ctx, `select pg_terminate_backend(pid) from pg_stat_activity
+				where application_name like 'escrow-relayer/%'`)
+			if theirs = tag.RowsAffected() > 0; err != nil {
+				return end, err
+			}
+		} else if err != nil {
+			return end, err
+		} else {
+			held = append(held, c)
+		}
+	}
+
+	return end, nil
+}
+
+// Quiet waits until no screen says what a fault is about to make it say.
+func (l *Lab) Quiet(ctx context.Context, p *Process, f *Fault) error {
+	says := regexp.MustCompile(f.Says)
+	look := time.NewTicker(100 * time.Millisecond)
+	defer look.Stop()
+	for slices.ContainsFunc(Screens, func(name string) bool { return says.MatchString(l.screen(ctx, p, name)) }) {
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%s: said before it began: %w", f.Name, ctx.Err())
+		case <-look.C:
+		}
+	}
+
+	return nil
+}
+
+// Told looks at every screen, of an instance and of the commands, until it names a fault that began now; it returns how
+// long that took, and what a screen said that is never true.
+func (l *Lab) Told(ctx context.Context, p *Process, f *Fault) (took map[string]time.Duration, wrong []string) {
+	begun, says := time.Now(), regexp.MustCompile(f.Says)
+	took = map[string]time.Duration{}
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	for _, name := range Screens {
+		if f.Ready && name == "/readyz" {
+			continue
+		}
+
+		wg.Go(func() {
+			look := time.NewTicker(100 * time.Millisecond)
+			defer look.Stop()
+			for ctx.Err() == nil {
+				text := l.screen(ctx, p, name)
+				told := says.MatchString(text)
+				mu.Lock()
+				if strings.Contains(text, "instances died") {
+					wrong = append(wrong, name+": "+text)
+				}
+
+				if told {
+					took[name] = time.Since(begun)
+				}
+
+				mu.Unlock()
+				if told {
+					return
+				}
+
+				<-look.C
+			}
+		})
+	}
+
+	wg.Wait()
+
+	return took, slices.Compact(wrong)
+}
+
+// screen is what a screen says now.
+func (l *Lab) screen(ctx context.Context, p *Process, name string) string {
+	path, asked := map[string]string{"page": "/", "/readyz": "/readyz"}[name]
+	if !asked {
+		cmd := exec.CommandContext(ctx, l.Bin, name)
+		cmd.Env = l.Environ("operator", 0, 2, nil)
+		text, _ := cmd.CombinedOutput() // its exit code says that something is wrong
+
+		return string(text)
+	}
+
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.URL+path, nil)
+	if err != nil {
+		return err.Error()
+	}
+
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return err.Error()
+	}
+
+	defer resp.Body.Close()
+	text, _ := io.ReadAll(resp.Body)
+	if name == "/readyz" && resp.StatusCode == http.StatusOK {
+		return ""
+	}
+
+	return string(text)
+}
