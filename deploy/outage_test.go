@@ -109,9 +109,10 @@ func TestBrokenRulesAreTold(t *testing.T) {
 	}
 }
 
-// Whatever happens to the database, the leader or Pub/Sub, every screen says the same cause at once, and the alert of it
-// fires within its limit: the table in deploy/watching.md is what this test logs. One fleet suffers all of it, one after
-// the other, with all times of rules and scrapes divided by six. Disks are really full where this process may mount some.
+// Whatever happens to the database, the leader or Pub/Sub, every screen says the same cause at once, and the alert of
+// it fires within its limit: the table in deploy/watching.md is what this test logs. One fleet suffers all of it, one
+// after the other, with all times of rules and scrapes divided by six. Disks are really full where this process may
+// mount some.
 func TestFaultsAreTold(t *testing.T) {
 	program, bin := outagePrograms(t)
 	w := &outageWorld{t: t, factor: 6, bin: bin, dir: t.TempDir()}
@@ -130,7 +131,8 @@ func TestFaultsAreTold(t *testing.T) {
 		fl, err := fleet.Read(t.Context(), f.DB, f.chain)
 		return err == nil && fl.Slots.Unserved == 0 && fl.Leader.Valid && fl.Live() == 2
 	}
-	for _, fault := range append(f.Faults(f.database, f.pubsub, func() *lab.Process { return process(true) }), f.fullDisks()...) {
+	all := f.Faults(f.database, f.pubsub, func() *lab.Process { return process(true) })
+	for _, fault := range append(all, f.fullDisks()...) {
 		require.Eventually(t, whole, 2*time.Minute, 100*time.Millisecond, fault.Name)
 		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 		other := process(false)

@@ -32,7 +32,7 @@ func (r *Relayer) reports(ctx context.Context) error {
 		}
 
 		r.condition.committed.set(err)
-		r.noteVerdict(ctx, self.StandingSince.IsZero())
+		r.noteVerdict(ctx, self.StandingSince.IsZero() || time.Since(self.StandingSince) < time.Second)
 		select {
 		case <-ctx.Done():
 			return nil
@@ -60,9 +60,7 @@ func (r *Relayer) noteVerdict(ctx context.Context, goesOn bool) {
 	c, g := &r.condition, r.gauges
 	c.waits.set(nil)
 	if refused := c.verdict(); refused != nil || !goesOn {
-		if err := database.Within(ctx, reportWithin, func(ctx context.Context) error {
-			return fleet.Waits(ctx, r.db.Pool)
-		}); errors.As(err, new(*fleet.LockedError)) {
+		if err := fleet.Waits(ctx, r.db.Session); errors.As(err, new(*fleet.LockedError)) {
 			c.waits.set(err)
 		}
 	}

@@ -48,9 +48,6 @@ func (t *Trial) Close() {
 	t.r.db.Close()
 }
 
-// trialTimeout bounds an attempt that no other one follows.
-const trialTimeout = 3 * time.Second
-
 // Do does the steps of these names, of a start and of joining the fleet, and tells of each what holds, or what does
 // not. It returns whether tell does, every time.
 func (t *Trial) Do(ctx context.Context, tell func(what, holds string, err error) bool, names ...string) bool {
@@ -58,7 +55,7 @@ func (t *Trial) Do(ctx context.Context, tell func(what, holds string, err error)
 	for _, s := range append(t.r.steps(), startStep{"settings", "the database of DATABASE_URL", attemptTimeout, t.agree,
 		"the live instances have the same"}) {
 		if s.what == "database" || s.what == "topics" { // they answer at once, and a person waits
-			s.timeout = trialTimeout
+			s.timeout = 3 * time.Second
 		}
 
 		if slices.Contains(names, s.what) {

@@ -118,7 +118,7 @@ func (d *doctor) rights(ctx context.Context, db *database.Database) {
 // commits a row in the table of the instances' reports, and removes it: only a commit shows that the database takes
 // one.
 func (d *doctor) commits(ctx context.Context, db *database.Database) error {
-	return database.Within(ctx, commitWithin, func(ctx context.Context) error {
+	return database.Within(ctx, readTimeout, func(ctx context.Context) error {
 		tx, err := db.Pool.Begin(ctx)
 		if err != nil {
 			return fmt.Errorf("begin a transaction: %w", err)
@@ -137,9 +137,6 @@ func (d *doctor) commits(ctx context.Context, db *database.Database) error {
 		return err
 	})
 }
-
-// commitWithin bounds a commit, which takes milliseconds.
-const commitWithin = 3 * time.Second
 
 // wanted are the rights that an instance needs, as "privilege table". Every instance reads the tables of commands, to
 // show them.

@@ -49,7 +49,9 @@ func TestEveryScreenNamesTheFault(t *testing.T) {
 		require.Empty(t, wrong, f.Name)
 		require.NoError(t, end(), f.Name)
 		w.blocks(1)
-		w.until("all is served again", func(f *fleet.Fleet) bool { return f.Slots.Unserved == 0 && f.Leader.Valid && f.Live() == 2 })
+		w.until("all is served again", func(f *fleet.Fleet) bool {
+			return f.Slots.Unserved == 0 && f.Leader.Valid && f.Live() == 2
+		})
 		w.ready("r0", "r1")
 	}
 

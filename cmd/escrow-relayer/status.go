@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"slices"
 	"strconv"
 	"time"
 
@@ -58,12 +57,6 @@ type statusOptions struct {
 // once shows the fleet; problems are the answer no.
 func (o *statusOptions) once(ctx context.Context, w io.Writer, read fleetReader) error {
 	f, err := read(ctx)
-	// An instance that the database does not let join connects again every few seconds, and is gone in between.
-	for n := 0; n < 10 && err == nil && slices.ContainsFunc(f.Problems, isNobodyAlive) &&
-		sleep(ctx, 300*time.Millisecond); n++ {
-		f, err = read(ctx)
-	}
-
 	if err != nil {
 		return err
 	}
@@ -78,8 +71,6 @@ func (o *statusOptions) once(ctx context.Context, w io.Writer, read fleetReader)
 
 	return nil
 }
-
-func isNobodyAlive(p fleet.Problem) bool { return p.Kind == fleet.NobodyAlive }
 
 // follow shows the fleet repeatedly until ctx ends. While the database cannot be read, it shows the
 // error and continues.

@@ -32,7 +32,8 @@ type Fault struct {
 // Screens are the names of what an operator looks at.
 var Screens = []string{"page", "/readyz", "status", "doctor"}
 
-// Faults are what may happen to the lab's fleet, whose database and Pub/Sub are behind proxies. leader returns who leads.
+// Faults are what may happen to the lab's fleet, whose database and Pub/Sub are behind proxies. leader returns who
+// leads.
 func (l *Lab) Faults(database, pubsub *faults.TCP, leader func() *Process) []Fault {
 	const function = `create or replace function refuse() returns trigger language plpgsql as $$ begin
 		raise exception using message = tg_argv[0], errcode = tg_argv[1]; end $$`

@@ -101,28 +101,10 @@ func (i *Self) fault() string {
 	return strings.Join(all, "; ")
 }
 
-// Waits returns what connections of the fleet wait for that somebody outside of it has locked; nil: they wait for
-// nobody.
-func Waits(ctx context.Context, db Querier) error {
-	rows, _ := db.Query(ctx, selectWaits, election.ApplicationName(""))
-	w, err := pgx.CollectRows(rows, pgx.RowToAddrOfStructByPos[LockedError])
-	if err != nil || len(w) == 0 {
-		return err
-	}
-
-	return w[0]
-}
-
-// Querier is a pool or a connection.
-type Querier interface {
-	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
-}
-
 // waitsEvery is how long the database may take until somebody asks what it waits for.
 const waitsEvery = time.Second
 
-// Naming asks the database, and gives up with a LockedError where the answer waits for somebody outside the fleet. It
-// finds that by a connection of its own, since all others may wait.
+// Naming asks the database, and gives up with a LockedError where the answer waits for somebody outside the fleet.
 func Naming(ctx context.Context, own *pgx.ConnConfig, ask func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -135,7 +117,7 @@ func Naming(ctx context.Context, own *pgx.ConnConfig, ask func(context.Context) 
 		case err := <-answer:
 			return err
 		case <-look.C:
-			if locked, found := errors.AsType[*LockedError](waitsOf(ctx, own)); found {
+			if locked, found := errors.AsType[*LockedError](Waits(ctx, own)); found {
 				cancel()
 				<-answer
 
@@ -145,8 +127,9 @@ func Naming(ctx context.Context, own *pgx.ConnConfig, ask func(context.Context) 
 	}
 }
 
-// waitsOf is Waits by a connection of its own.
-func waitsOf(ctx context.Context, own *pgx.ConnConfig) error {
+// Waits returns what connections of the fleet wait for that somebody outside of it has locked; nil: they wait for
+// nobody. It asks by a connection of its own, since all others may wait.
+func Waits(ctx context.Context, own *pgx.ConnConfig) error {
 	ctx, cancel := context.WithTimeout(ctx, waitsEvery)
 	defer cancel()
 	conn, err := pgx.ConnectConfig(ctx, own)
@@ -155,8 +138,13 @@ func waitsOf(ctx context.Context, own *pgx.ConnConfig) error {
 	}
 
 	defer func() { _ = conn.Close(ctx) }()
+	rows, _ := conn.Query(ctx, selectWaits, election.ApplicationName(""))
+	w, err := pgx.CollectRows(rows, pgx.RowToAddrOfStructByPos[LockedError])
+	if err != nil || len(w) == 0 {
+		return err
+	}
 
-	return Waits(ctx, conn)
+	return w[0]
 }
 
 // LockedError is a lock that somebody outside the fleet holds and the fleet waits for, or a standby for which

@@ -112,9 +112,9 @@ func TestAnInstanceThatCannotJoinIsThere(t *testing.T) {
 func TestWhoHasLocked(t *testing.T) {
 	w := setup(t)
 	mine, person := connect(t, w.URL, election.ApplicationName("a")), connect(t, w.URL, "psql")
-	waits := func() error {
-		return fleet.Waits(t.Context(), w.DB)
-	}
+	own, err := pgx.ParseConfig(w.URL)
+	require.NoError(t, err)
+	waits := func() error { return fleet.Waits(t.Context(), own) }
 	tx, err := person.Begin(t.Context())
 	require.NoError(t, err)
 	_, err = tx.Exec(t.Context(), `lock table cursors`)
