@@ -179,9 +179,6 @@ func lasting(err error) bool {
 	}, func(kind error) bool { return errors.Is(err, kind) })
 }
 
-// oldestPostgres is the oldest version that is supported, as server_version_num has it.
-const oldestPostgres = 140000
-
 // checkDatabase verifies that the server is not too old, that a connection is one server session, and that session
 // and pool reach the same database. Otherwise the later steps fail with errors that hide the cause.
 func (r *Relayer) checkDatabase(ctx context.Context) error {
@@ -190,7 +187,7 @@ func (r *Relayer) checkDatabase(ctx context.Context) error {
 	switch {
 	case err != nil:
 		return fmt.Errorf("connect to the database: %w", err)
-	case number < oldestPostgres:
+	case number < 140_000: // as server_version_num has it
 		return &database.Explained{What: fmt.Sprintf("Postgres %d is too old", number/10000), Lasting: true,
 			Remedy: "14 is the oldest that is supported"}
 	}

@@ -234,15 +234,10 @@ func progress(w io.Writer, n int64, what string) *progressbar.ProgressBar {
 		progressbar.OptionShowIts(), progressbar.OptionThrottle(100*time.Millisecond), progressbar.OptionClearOnFinish())
 }
 
-// openSource returns the chain for a command, without metrics.
-func openSource(cfg *config.Config) (*chain.Source, error) {
-	return relayer.NewSource(cfg, logger(cfg), prometheus.NewRegistry())
-}
-
 // startSource runs a source until stop is called, and returns once the chain of its endpoints is
 // known.
 func startSource(ctx context.Context, cfg *config.Config) (src *chain.Source, stop func(), err error) {
-	if src, err = openSource(cfg); err != nil {
+	if src, err = relayer.NewSource(cfg, logger(cfg), prometheus.NewRegistry()); err != nil {
 		return nil, nil, err
 	}
 

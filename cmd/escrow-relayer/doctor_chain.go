@@ -274,15 +274,9 @@ func (d *doctor) speed(x *chain.Examination) {
 	if x.Rate > 0 {
 		d.say(note, "rate", "%s; what it allows is found out while running too: RPC_MAX_RPS only sets a bound",
 			rateNote(x))
-	} else {
-		d.say(fine, "rate", "no limit was met by the requests of this examination")
 	}
 
-	if x.WebSocket {
-		if x.Subscribes == nil {
-			d.say(fine, "newHeads", "it announces blocks")
-		} else {
-			d.say(note, "newHeads", "it does not announce blocks, and is polled: %s", x.Subscribes)
-		}
+	if x.WebSocket && x.Subscribes != nil {
+		d.say(note, "newHeads", "it does not announce blocks, and is polled: %s", x.Subscribes)
 	}
 }

@@ -85,7 +85,6 @@ func TestDoctor(t *testing.T) {
 			{"chain", "chain"}, {"files", "keys"}, {ws, "chain"}, {ws, "head"}, {ws, "safe"}, {ws, "finalized"},
 			{ws, "headers"}, {ws, "receipts"}, {ws, "state"}, {ws, "nonce"}, {ws, "range"}, {ws, "history"},
 			{ws, "latency"},
-			{ws, "newHeads"}, {ws, "rate"},
 			{w.Chain.HTTP(), "chain"},
 		} {
 			v, found := d.verdict(c[0], c[1])

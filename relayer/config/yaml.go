@@ -201,14 +201,10 @@ func meantBy(key string) string {
 		return ": was " + strings.ToLower(key) + " meant?"
 	}
 
-	return ": was " + strings.ToLower(closest(name)) + " meant? escrow-relayer run --help lists all"
-}
+	// the one with the most similar name
+	near := slices.MinFunc(names(), func(a, b string) int { return distance(name, a) - distance(name, b) })
 
-// closest is the variable with the most similar name.
-func closest(name string) string {
-	return cmp.Or(nearest(name, names()), slices.MinFunc(names(), func(a, b string) int {
-		return distance(name, a) - distance(name, b)
-	}))
+	return ": was " + strings.ToLower(cmp.Or(nearest(name, names()), near)) + " meant? escrow-relayer run --help lists all"
 }
 
 // reference is ${VARIABLE} in a value.

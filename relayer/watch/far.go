@@ -60,7 +60,7 @@ func (w *admission) startFar(ctx context.Context) error {
 
 	ctx, cancel := context.WithCancel(chain.Later(ctx))
 	f := &far{cancel: cancel, turns: make(chan turn), ended: make(chan error, 1), late: len(late)}
-	c := &catching{admission: w, at: w.at, to: w.at.Next - 1, late: late, unborn: w.unborn, store: f.store, far: true}
+	c := &catching{admission: w, at: w.at, to: w.at.Next - 1, late: late, leaves: true, store: f.store, far: true}
 	go func() { // endFar waits for it
 		err := f.run(ctx, c)
 		if err != nil {
@@ -91,7 +91,7 @@ func (f *far) run(ctx context.Context, c *catching) error {
 	}
 
 	back := *c
-	back.late, back.back, back.unborn = c.back, nil, allBorn
+	back.late, back.back, back.leaves = c.back, nil, false
 
 	return back.read(ctx)
 }

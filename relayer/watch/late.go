@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/common/hexutil"
 	"github.com/ethereum/go-ethereum/core/types"
 
 	"github.com/fusion-prime/escrow-relayer/registry"
@@ -157,10 +158,10 @@ func (w *admission) await(ctx context.Context, batch *chain.Batch) error {
 
 // unborn returns the new escrows without an EscrowCreated among events, which include their
 // deployment: they were created earlier, and their events since START_BLOCK come after their
-// EscrowDeployed and before those read now. An escrow's events begin with its EscrowCreated, if
-// ESCROW_ABI has it.
-func (w *admission) unborn(late []registry.Late, events []contract.Event) (back []registry.Late) {
-	if len(late) == 0 || !w.births {
+// EscrowDeployed and before those read now. An escrow's events begin with its EscrowCreated; where
+// ESCROW_ABI lacks it, those were created earlier that had code before.
+func (w *admission) unborn(ctx context.Context, late []registry.Late, events []contract.Event) (back []registry.Late) {
+	if len(late) == 0 {
 		return nil
 	}
 
@@ -178,7 +179,29 @@ func (w *admission) unborn(late []registry.Late, events []contract.Event) (back 
 		}
 	}
 
+	if !w.births && len(back) > 0 {
+		back = w.older(ctx, back)
+	}
+
 	return back
+}
+
+// older returns the escrows that had code before the block of their deployment. Where no endpoint has the state of that
+// block, none is: the second reading finds what they have emitted.
+func (w *admission) older(ctx context.Context, late []registry.Late) (older []registry.Late) {
+	requests := make([]chain.Request, len(late))
+	for i, l := range late {
+		requests[i] = chain.Request{Method: "eth_getCode", Params: []any{l.Address, hexutil.Uint64(l.Block - 1)}}
+	}
+
+	answers, _ := w.cfg.Source.CallBatch(ctx, requests...)
+	for i, a := range answers {
+		if a.Err == nil && string(a.Result) != `"0x"` {
+			older = append(older, late[i])
+		}
+	}
+
+	return older
 }
 
 // split separates the escrows that are deployed below the cursor from those that join with the batch
@@ -200,7 +223,7 @@ func split(late []registry.Late, cursor int64) (behind, ahead []registry.Late) {
 func (w *admission) catchUp(ctx context.Context, late []registry.Late) error {
 	w.report(len(late))
 	defer w.report(0)
-	back, err := w.readUp(ctx, late, w.unborn)
+	back, err := w.readUp(ctx, late, true)
 	if err == nil && len(back) > 0 {
 		err = w.readBack(ctx, back)
 	}
@@ -210,18 +233,14 @@ func (w *admission) catchUp(ctx context.Context, late []registry.Late) error {
 
 // readBack reads the events of unborn escrows before the cursor.
 func (w *admission) readBack(ctx context.Context, back []registry.Late) error {
-	_, err := w.readUp(ctx, back, allBorn)
+	_, err := w.readUp(ctx, back, false)
 	return err
 }
 
-// allBorn selects no escrow.
-func allBorn([]registry.Late, []contract.Event) []registry.Late { return nil }
-
 // readUp reads the events of late escrows before the cursor. With the last batch the cursor covers
-// the escrows, and they join the book.
-func (w *admission) readUp(ctx context.Context, late []registry.Late,
-	unborn func([]registry.Late, []contract.Event) []registry.Late) (back []registry.Late, err error) {
-	c := catching{admission: w, at: w.at, to: w.at.Next - 1, late: late, unborn: unborn, store: w.storeRead,
+// the escrows, and they join the book. Unborn ones are left for back, where those are looked for.
+func (w *admission) readUp(ctx context.Context, late []registry.Late, unborn bool) (back []registry.Late, err error) {
+	c := catching{admission: w, at: w.at, to: w.at.Next - 1, late: late, leaves: unborn, store: w.storeRead,
 		announce: true}
 	if slices.MinFunc(late, byNext).Next() > c.to { // a pass over far escrows has read up to the cursor
 		err = w.store(ctx, ledger.SlotCommit{Epoch: w.held.Epoch, From: w.at, To: w.at, Announce: late,
@@ -259,11 +278,10 @@ func (w *admission) storeRead(ctx context.Context, b *blocks, c ledger.SlotCommi
 type catching struct {
 	*admission
 
-	at   ledger.Position // the cursor: what is read is of its branch
-	to   int64           // last block
-	late []registry.Late
-	// unborn selects escrows by the batch with their deployment: they leave late, for back.
-	unborn   func([]registry.Late, []contract.Event) []registry.Late
+	at       ledger.Position // the cursor: what is read is of its branch
+	to       int64           // last block
+	late     []registry.Late
+	leaves   bool // unborn ones leave late with the batch of their deployment, for back
 	back     []registry.Late
 	store    func(ctx context.Context, b *blocks, c ledger.SlotCommit) error
 	announce bool // with the first commit
@@ -291,7 +309,8 @@ func (c *catching) read(ctx context.Context) error {
 			return err
 		}
 
-		if some := c.unborn(deployedIn(c.late, &batch), events); len(some) > 0 {
+		if c.leaves {
+			some := c.unborn(ctx, deployedIn(c.late, &batch), events)
 			c.back, c.late, events = append(c.back, some...), next.without(some, c.late), next.keep(events)
 		}
 

@@ -341,7 +341,7 @@ func (g *slotGathering) gather(ctx context.Context, batch *chain.Batch) (bool, e
 func (g *slotGathering) join(ctx context.Context, due []registry.Late, events []contract.Event) ([]registry.Late,
 	error) {
 	joining := due
-	if back := g.unborn(due, events); len(back) > 0 {
+	if back := g.unborn(ctx, due, events); len(back) > 0 {
 		if err := g.line.flush(ctx); err != nil {
 			return nil, err
 		}

@@ -25,6 +25,7 @@ type Source interface {
 	Read(ctx context.Context, from, to uint64, f *chain.Filter) iter.Seq2[chain.Batch, error]
 	Canonical(ctx context.Context, n uint64, known common.Hash) (chain.Header, error)
 	Branch(ctx context.Context, tip chain.Header, numbers ...uint64) ([]chain.Header, error)
+	CallBatch(ctx context.Context, requests ...chain.Request) ([]chain.Answer, error)
 }
 
 // Config is common to both watches. All fields are required, except Tracer and Stored.
