@@ -81,7 +81,15 @@ type publisher struct {
 }
 
 // run starts a Source, as a process that begins with what the one before has stored.
-func (p *publisher) run() {
+func (p *publisher) run() { p.s, p.stop = p.source() }
+
+// takeOver has a Source go on that has run beside this one, as a leader that takes over.
+func (p *publisher) takeOver(by *Source, stop func()) {
+	p.stop()
+	p.s, p.stop = by, stop
+}
+
+func (p *publisher) source() (s *Source, stop func()) {
 	p.cfg.Registerer = prometheus.NewRegistry()
 	s, err := New(p.cfg)
 	require.NoError(p.t, err)
@@ -89,7 +97,8 @@ func (p *publisher) run() {
 	ctx, cancel := context.WithCancel(p.t.Context())
 	done := make(chan error, 1)
 	go func() { done <- s.Run(ctx) }()
-	p.s, p.stop = s, func() { cancel(); require.NoError(p.t, <-done) }
+
+	return s, func() { cancel(); require.NoError(p.t, <-done) }
 }
 
 // publish reads what there is for a time.
@@ -209,32 +218,37 @@ func (st *stage) repent() {
 
 // What a liar with a chain of its own, valid in all that hashes prove, brings about: shorter, as long as the
 // chain and longer, from the head, 12 blocks deep and below what is final, alone beside one, two and three honest
-// endpoints, first and last in the list, with and without a restart while it lies. It has nothing invented published
+// endpoints, first and last in the list, with a restart and with a takeover while it lies, a restart after it, and none. It has nothing invented published
 // and nothing taken back; beside two it delays nothing and is named with evidence; a minute after the lie all
 // is published.
 func TestLiarWithItsOwnChain(t *testing.T) {
-	i := 0
+	i, changes := 0, []string{"no restart", "restart", "takeover", "restart after it"}
 	for a, ahead := range []int{-4, 0, 1, 14, 100, 1000} {
 		for _, honest := range []int{1, 2, 3} {
 			for d, depth := range []int{1, 13, 100} {
 				i++
-				last, restart, finality := i%2 == 0, (i+a)%3, []string{Confirmations, Finalized}[i/2%2]
+				last, change, finality := i%2 == 0, changes[(i+a)%len(changes)], []string{Confirmations, Finalized}[i/2%2]
 				// A third of them has each two of the three beside each other.
 				if !long.Tables && (a+honest+d)%3 > 0 || race.Detector && i%7 > 0 {
 					continue
 				}
 
-				t.Run(fmt.Sprintf("%+d, from %d below, beside %d, last %t, restart %d, %s", ahead, depth, honest, last, restart,
+				t.Run(fmt.Sprintf("%+d, from %d below, beside %d, last %t, %s, %s", ahead, depth, honest, last, change,
 					finality), func(t *testing.T) {
 					t.Parallel()
 					synctest.Test(t, func(t *testing.T) {
 						st := raise(t, honest, last, Config{Finality: finality})
-						again := func(when int) {
-							if restart == when {
+						again := func(when string) {
+							if change == when {
 								st.stop()
 								st.run()
 							}
 						}
+						other, stop := st.s, func() {}
+						if change == "takeover" {
+							other, stop = st.source()
+						}
+
 						lag := uint64(settled)
 						if finality == Finalized {
 							lag = 64
@@ -244,7 +258,11 @@ func TestLiarWithItsOwnChain(t *testing.T) {
 						require.GreaterOrEqual(t, st.next+lag+4, st.now(), "before the lie")
 						st.lie(depth, ahead)
 						st.publish(2 * time.Minute)
-						again(1)
+						again("restart")
+						if change == "takeover" {
+							st.takeOver(other, stop)
+						}
+
 						st.publish(4 * time.Minute)
 						if honest > 1 {
 							require.GreaterOrEqual(t, st.next+lag+4, st.now(), "two of three")
@@ -259,7 +277,7 @@ func TestLiarWithItsOwnChain(t *testing.T) {
 						}
 
 						st.repent()
-						again(2)
+						again("restart after it")
 						st.publish(time.Minute)
 						require.GreaterOrEqual(t, st.next+lag+4, st.now(), "a minute after the lie")
 					})
