@@ -93,7 +93,7 @@ func lies(mode faults.Mode) func(*world, *faults.Node, int) []*faults.Injected {
 // waysToLie by name: each mines blocks with traffic, about which the liar lies.
 var waysToLie = map[string]func(*world, *faults.Node, int) []*faults.Injected{
 	"invented": (*world).invents, "withheld": lies(faults.Withheld), "changed": lies(faults.Changed),
-	"blank": lies(faults.Blank), "fork": lies(faults.Fork), "repeated": lies(faults.Repeated),
+	"blank": lies(faults.Blank), "own": lies(faults.Own), "repeated": lies(faults.Repeated),
 	"hidden": lies(faults.Hidden),
 }
 
@@ -165,7 +165,7 @@ func lieMeanwhile(t *testing.T, d deceit) {
 
 	// What does not hash to what it claims is a lie. Another branch may be one, and a block that is not there may not
 	// have come: they are outvoted.
-	if d.lie != "hidden" && d.lie != "fork" && d.honest > 0 {
+	if d.lie != "hidden" && d.lie != "own" && d.honest > 0 {
 		w.namesLiar(liar)
 	}
 }

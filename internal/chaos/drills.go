@@ -87,7 +87,7 @@ var nodeDrills = []Group{
 	}, More: []Fault{{Kind: NodeLimited, Keep: true, For: sec}, {Kind: NodeUneven, N: 3, Keep: true, For: sec},
 		{Kind: NodeStayed, N: 2, Both: true, For: 3 * sec}}},
 	{Name: "a node that lies", Faults: []Fault{{Kind: NodeLies, For: over}},
-		More: []Fault{{Kind: NodeLies, N: 2, For: over}}},
+		More: []Fault{{Kind: NodeLies, N: 2, For: over}, {Kind: NodeLies, N: firstOwn + 2, For: over}}},
 	{Name: "all nodes", Faults: []Fault{
 		{Kind: NodeDown, Both: true, For: sec}, {Kind: NodeLimited, Both: true, For: sec},
 		{Kind: NodeSilent, Both: true, For: sec},

@@ -15,11 +15,18 @@ import (
 )
 
 // lies are the ways in which NodeLies deceives. Events are invented in two places at once: each alone makes a block
-// that contradicts itself. Fork is not among them: of two endpoints that name different chains neither is proved.
+// that contradicts itself. A valid chain of its own, with events in each block, is shorter than the chain, as long or
+// longer: of two endpoints that name different chains neither is proved, so the fleet waits, and publishes nothing of
+// either.
 var lies = [][]faults.Mode{
 	{faults.Bits, faults.Receipts}, {faults.Changed}, {faults.Withheld}, {faults.Blank}, {faults.Repeated},
-	{faults.Hidden}, {faults.Unindexed}, {faults.Odd},
+	{faults.Hidden}, {faults.Unindexed}, {faults.Odd}, {faults.Own}, {faults.Own}, {faults.Own},
 }
+
+// firstOwn is the first of lies with a chain of its own, ahead by how much each of them is longer than the chain.
+const firstOwn = 8
+
+var ahead = []int{-2, 0, 40}
 
 // lyingPlan is a short run whose one fault is a way to deceive.
 func lyingPlan(way int) Plan {
@@ -63,7 +70,12 @@ func (r *run) lie(ctx context.Context, f Fault) error {
 		if invents := len(lies[f.N]) > 1; head > lied && (invents || lied == 0) {
 			lied = head
 			for _, mode := range lies[f.N] {
-				told = append(told, r.nodes.front[0].Inject(faults.Fault{Mode: mode, N: head + 1, Logs: logs}))
+				lie := faults.Fault{Mode: mode, N: head + 1, Logs: logs}
+				if mode == faults.Own { // from a block that has been published on
+					lie.N, lie.Ahead = head-min(head-1, uint64(r.plan.Confirmations)), ahead[f.N-firstOwn]
+				}
+
+				told = append(told, r.nodes.front[0].Inject(lie))
 			}
 		}
 

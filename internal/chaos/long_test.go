@@ -42,11 +42,17 @@ func TestFixedSeeds(t *testing.T) {
 	}
 }
 
-// A node lies for six of eight seconds.
+// A node lies for six of eight seconds: it invents events in the chain's blocks, and in a longer chain of its own.
 func TestFixedLies(t *testing.T) {
 	t.Parallel()
-	verdict := clean(t, build(t), lyingPlan(0))
-	require.Regexp(t, `^node-lies \[bits receipts\]: [1-9]`, verdict.Seen[0])
+	bin := build(t)
+	for way, seen := range map[int]string{0: `bits receipts`, firstOwn + 2: `own`} {
+		t.Run(seen, func(t *testing.T) {
+			t.Parallel()
+			verdict := clean(t, bin, lyingPlan(way))
+			require.Regexp(t, `^node-lies \[`+seen+`\]: [1-9]`, verdict.Seen[0])
+		})
+	}
 }
 
 // Every fault alone, one after the other, so that its effect is not mixed with another's; how long the

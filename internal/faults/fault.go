@@ -61,7 +61,7 @@ const (
 	Bits      Mode = "bits"      // the same, and their bits are in the block's bloom filter, under its true hash
 	Changed   Mode = "changed"   // the last byte of each log's data from block Fault.N on is another, in receipts too
 	Blank     Mode = "blank"     // headers from block Fault.N on have an empty bloom filter, under their true hashes
-	Fork      Mode = "fork"      // from block Fault.N on a chain made up: forged headers, each with the hash that it has
+	Own       Mode = "own"       // from block Fault.N on a valid chain of its own: own.go
 	Receipts  Mode = "receipts"  // Fault.Logs are in the receipts of their blocks as well
 	Hidden    Mode = "hidden"    // block Fault.N is not there
 	Repeated  Mode = "repeated"  // the hash of block Fault.N is that of the block three below it
@@ -94,7 +94,8 @@ type Fault struct {
 	Method string
 	Of     func(raw []byte) bool
 	Branch []common.Hash
-	Logs   []types.Log // of Invented, Bits and Receipts; with block number and hash
+	Logs   []types.Log // of Invented, Bits and Receipts; with block number and hash; of Own, of each block
+	Ahead  int         // of Own: its newest block is so many above the newest of the node behind
 	// Of Rewritten. The result is JSON, before and after.
 	Rewrite func(method, result string) string
 }
@@ -109,7 +110,7 @@ type Injected struct {
 	mu     sync.Mutex
 	tokens float64 // of Rate and RateEach, as of filled
 	filled time.Time
-	made   map[common.Hash]forged // of Fork: by the hash that the block behind has
+	own    own
 }
 
 // take reports whether a node with an allowance of Fault.N items per second answers so many now.

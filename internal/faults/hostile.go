@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/common/hexutil"
@@ -14,7 +13,7 @@ import (
 
 // hostile are the lies of a node that means to deceive. Its answers keep to the protocol: only what the
 // chain is tells them from true ones.
-var hostile = []Mode{Invented, Bits, Changed, Blank, Fork, Receipts, Hidden, Repeated, Unindexed, Miscount, Odd,
+var hostile = []Mode{Invented, Bits, Changed, Blank, Own, Receipts, Hidden, Repeated, Unindexed, Miscount, Odd,
 	Withheld}
 
 // Hostile lists the lies about the chain that a single answer gives away. Of Withheld that is so once the chain has
@@ -22,29 +21,6 @@ var hostile = []Mode{Invented, Bits, Changed, Blank, Fork, Receipts, Hidden, Rep
 // receipts do not.
 func Hostile() []Mode {
 	return slices.DeleteFunc(slices.Clone(hostile), func(m Mode) bool { return m == Withheld })
-}
-
-// forged is a block of a made-up chain.
-type forged struct{ hash, parent common.Hash }
-
-// disguise translates what is asked of a made-up chain into what the node behind has.
-func (v *view) disguise(r *request) error {
-	i := find(v.list, Fork)
-	if i == nil || len(r.Params) == 0 {
-		return nil
-	}
-
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	text := string(r.Params[0])
-	for behind, f := range i.made {
-		text = strings.ReplaceAll(text, f.hash.Hex(), behind.Hex())
-	}
-
-	r.Params = slices.Clone(r.Params)
-	r.Params[0] = json.RawMessage(text)
-
-	return nil
 }
 
 // deceive changes an answer as the lies in force want.
@@ -96,10 +72,6 @@ func (v *view) forgeHeader(raw json.RawMessage) (json.RawMessage, error) {
 
 			of, _ := read[map[string]any](old)
 			h["hash"] = of["hash"]
-		case i.Mode == Fork && number >= i.N:
-			if err := v.fork(i, h); err != nil {
-				return nil, err
-			}
 		default:
 			continue
 		}
@@ -135,67 +107,6 @@ func (i *Injected) blooms(h map[string]any) (forged bool) {
 	return forged
 }
 
-// fork makes a header one of a made-up chain, whose parent is made up too, down to block Fault.N.
-func (v *view) fork(i *Injected, h map[string]any) error {
-	hash, parent := common.HexToHash(h["hash"].(string)), common.HexToHash(h["parentHash"].(string))
-	f, err := v.forged(i, h, hash, parent)
-	h["hash"], h["parentHash"] = f.hash, f.parent
-
-	return err
-}
-
-func (v *view) forged(i *Injected, h map[string]any, hash, parent common.Hash) (forged, error) {
-	h["extraData"] = "0x6d616465207570"
-	i.mu.Lock()
-	f, known := i.made[hash]
-	before, made := i.made[parent]
-	i.mu.Unlock()
-	if known {
-		return f, nil
-	}
-
-	f.parent = parent
-	if made {
-		f.parent = before.hash
-	}
-
-	if number, _ := hexutil.DecodeUint64(h["number"].(string)); number > i.N && !made {
-		raw, err := v.call(v.ctx, "eth_getBlockByHash", `"`+parent.Hex()+`"`, "false")
-		if err != nil {
-			return f, err
-		}
-
-		below, _ := read[map[string]any](raw)
-		if err := v.fork(i, below); err != nil {
-			return f, err
-		}
-
-		f.parent = below["hash"].(common.Hash)
-	}
-
-	h["parentHash"] = f.parent
-	b, err := json.Marshal(h)
-	if err != nil {
-		return f, err
-	}
-
-	var header types.Header
-	if err := json.Unmarshal(b, &header); err != nil {
-		return f, err
-	}
-
-	f.hash = header.Hash()
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	if i.made == nil {
-		i.made = map[common.Hash]forged{}
-	}
-
-	i.made[hash] = f
-
-	return f, nil
-}
-
 // forgeLogs lies about the logs of a range or a block.
 func (v *view) forgeLogs(r request, raw json.RawMessage) (json.RawMessage, error) {
 	var logs []types.Log
@@ -223,9 +134,6 @@ func (v *view) forgeLogs(r request, raw json.RawMessage) (json.RawMessage, error
 			i.hits.Add(int64(before - len(logs)))
 		case Withheld:
 			logs = slices.DeleteFunc(logs, func(l types.Log) bool { return i.withholds(l.BlockNumber, l.Index) })
-		case Fork:
-			i.rename(logs)
-			logs = append(logs, i.asked(r)...)
 		}
 	}
 
@@ -268,17 +176,6 @@ func (i *Injected) altered(log any) (gone bool) {
 	return false
 }
 
-// rename puts logs into the blocks of a made-up chain.
-func (i *Injected) rename(logs []types.Log) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	for n := range logs {
-		if f, made := i.made[logs[n].BlockHash]; made {
-			logs[n].BlockHash = f.hash
-		}
-	}
-}
-
 // asked are the invented logs that an eth_getLogs asks for.
 func (i *Injected) asked(r request) (logs []types.Log) {
 	q, ok := read[struct {
@@ -292,12 +189,6 @@ func (i *Injected) asked(r request) (logs []types.Log) {
 
 	from, to, ranged := span(r)
 	for _, l := range i.Logs {
-		i.mu.Lock()
-		if f, made := i.made[l.BlockHash]; made {
-			l.BlockHash = f.hash
-		}
-
-		i.mu.Unlock()
 		here := ranged && l.BlockNumber >= from && l.BlockNumber <= to || q.BlockHash != nil && *q.BlockHash == l.BlockHash
 		named := len(q.Address) == 0 || slices.Contains(q.Address, l.Address)
 		if here && named && (len(q.Topics) == 0 || len(q.Topics[0]) == 0 || slices.Contains(q.Topics[0], l.Topics[0])) {
@@ -327,15 +218,6 @@ func (v *view) forgeReceipts(raw json.RawMessage) (json.RawMessage, error) {
 					i.hits.Add(1)
 				}
 			}
-		case Fork:
-			i.mu.Lock()
-			if f, made := i.made[common.HexToHash(last["blockHash"].(string))]; made {
-				for _, r := range receipts {
-					r["blockHash"] = f.hash
-				}
-			}
-
-			i.mu.Unlock()
 		case Odd:
 			if number, ok := hexutil.DecodeUint64(fmt.Sprint(last["blockNumber"])); ok == nil && number >= i.N {
 				last["type"] = "0x5f"

@@ -235,9 +235,10 @@ func (v *view) one(r request) (response, error) {
 		}
 	}
 
-	asked := r
-	if err := v.disguise(&r); err != nil {
-		return response{}, err
+	if i := find(v.list, Own); i != nil {
+		if a, answered, err := v.ofOwn(i, &r); answered || err != nil {
+			return a, err
+		}
 	}
 
 	if v.late != nil && v.late.Mode == Stayed {
@@ -269,7 +270,7 @@ func (v *view) one(r request) (response, error) {
 		v.header(r, &a)
 	}
 
-	a.Result, err = v.deceive(asked, v.rewritten(r, a.Result))
+	a.Result, err = v.deceive(r, v.rewritten(r, a.Result))
 
 	return a, err
 }

@@ -237,6 +237,16 @@ func (s *socket) deceive(list []*Injected, body []byte) []byte {
 	}
 
 	v := &view{Node: s.n, ctx: s.ctx, list: list}
+	if i := find(list, Own); i != nil {
+		a, _, err := v.ofOwn(i, &request{Method: "eth_getBlockByNumber",
+			Params: []json.RawMessage{[]byte(`"latest"`), []byte("false")}})
+		if err != nil {
+			return nil
+		}
+
+		note.Params.Result = a.Result
+	}
+
 	head, err := v.deceive(request{Method: "eth_getBlockByHash"}, note.Params.Result)
 	if err != nil || string(head) == "null" {
 		return nil

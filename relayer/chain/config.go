@@ -2,6 +2,7 @@ package chain
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -107,7 +108,8 @@ type Config struct {
 	// Now tells the time. Nil: time.Now.
 	Now func() time.Time
 
-	believeAfter time.Duration // shorter in tests
+	believeAfter time.Duration                              // shorter in tests
+	wait         func(context.Context, time.Duration) error // for an endpoint that is paused; in tests by Now's clock
 }
 
 // complete checks what is set, and sets the rest.
@@ -135,6 +137,10 @@ func (c *Config) complete() error {
 
 	if c.Now == nil {
 		c.Now = time.Now
+	}
+
+	if c.wait == nil {
+		c.wait = endpoint.Wait
 	}
 
 	return err

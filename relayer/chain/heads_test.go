@@ -157,7 +157,7 @@ func TestOneAbsurdAnswer(t *testing.T) {
 						}
 
 						s := start(t, Config{URLs: []string{liar.server.URL, honest.server.URL}[:endpoints], ChainID: 1,
-							Finality: finality})
+							Finality: finality, PollInterval: 20 * time.Millisecond})
 						await(t, s, func(v View) bool { return v.Target >= 80 })
 						if !atStart {
 							liar.lieOnce(tag, absurd)

@@ -274,7 +274,8 @@ func TestLiesEndBehindAProxy(t *testing.T) {
 			proxy, err := faults.NewNode(sim.HTTP(), sim.WS(), 1)
 			require.NoError(t, err)
 			t.Cleanup(func() { require.NoError(t, proxy.Close()) })
-			s := start(t, Config{URLs: []string{proxy.HTTP(), proxy.WS()}, ChainID: 1337, Finality: Latest})
+			cfg, _ := hurried(Config{URLs: []string{proxy.HTTP(), proxy.WS()}, ChainID: 1337, Finality: Latest})
+			s := start(t, cfg)
 			await(t, s, func(v View) bool { return v.Head == head && allUp(s) })
 			lies := proxy.Inject(fault)
 			if fault.Mode == faults.Chain { // is asked for after an endpoint was out of use, and on new connections
@@ -301,7 +302,7 @@ func TestLiesEndBehindAProxy(t *testing.T) {
 			}
 
 			lies.Remove()
-			begun := time.Now()
+			begun := cfg.Now()
 			for {
 				logs, err := read()
 				if err == nil {
@@ -309,10 +310,10 @@ func TestLiesEndBehindAProxy(t *testing.T) {
 					break
 				}
 
-				require.Less(t, time.Since(begun), 2*endpoint.LongestWait)
+				require.Less(t, cfg.Now().Sub(begun), 2*endpoint.LongestWait)
 			}
 
-			require.Less(t, time.Since(begun), 2*endpoint.LongestWait)
+			require.Less(t, cfg.Now().Sub(begun), 2*endpoint.LongestWait)
 		})
 	}
 }

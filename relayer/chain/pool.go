@@ -19,6 +19,7 @@ const behindTries = 4
 // pool is the endpoints, and the order in which they are asked. farBehind is how many blocks the
 // machines behind one URL may be apart.
 type pool struct {
+	cfg       *Config
 	nodes     []*endpoint.Node
 	farBehind func() uint64
 }
@@ -132,7 +133,7 @@ func (p *pool) ask(ctx context.Context, need uint64, avoid *endpoint.Node,
 		}
 
 		left -= wait
-		if err := endpoint.Wait(ctx, wait); err != nil {
+		if err := p.cfg.wait(ctx, wait); err != nil {
 			return err
 		}
 	}

@@ -66,7 +66,7 @@ func New(cfg Config) (*Source, error) {
 	s := &Source{cfg: &cfg, secrets: redact.New(cfg.URLs...), news: make(chan struct{}, 1),
 		large: make(chan struct{}, 1)}
 	names := endpointNames(cfg.URLs)
-	s.pool = &pool{}
+	s.pool = &pool{cfg: &cfg}
 	shown := s.signal
 	if cfg.Proof == ProveNone {
 		shown = nil

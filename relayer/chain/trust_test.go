@@ -157,9 +157,7 @@ func TestProofIsDemandedAfterRestart(t *testing.T) {
 				hits = append(hits, liar.Inject(lie))
 			}
 
-			var later atomic.Int64
-			cfg := Config{URLs: []string{liar.HTTP()}, ChainID: 1337, Finality: Latest,
-				Now: func() time.Time { return time.Now().Add(time.Duration(later.Load())) }}
+			cfg, later := hurried(Config{URLs: []string{liar.HTTP()}, ChainID: 1337, Finality: Latest})
 			s := start(t, cfg)
 			s.Demand(before.Shown())
 			named := name == "blank" || name == "left out"
