@@ -218,9 +218,9 @@ func (st *stage) repent() {
 
 // What a liar with a chain of its own, valid in all that hashes prove, brings about: shorter, as long as the
 // chain and longer, from the head, 12 blocks deep and below what is final, alone beside one, two and three honest
-// endpoints, first and last in the list, with a restart and with a takeover while it lies, a restart after it, and none. It has nothing invented published
-// and nothing taken back; beside two it delays nothing and is named with evidence; a minute after the lie all
-// is published.
+// endpoints, first and last in the list, with a restart and with a takeover while it lies, with a restart after it. It
+// has nothing invented published and nothing taken back; beside two it delays nothing and is named with evidence; a
+// minute after the lie all is published.
 func TestLiarWithItsOwnChain(t *testing.T) {
 	i, changes := 0, []string{"no restart", "restart", "takeover", "restart after it"}
 	for a, ahead := range []int{-4, 0, 1, 14, 100, 1000} {

@@ -28,7 +28,7 @@ type direct struct {
 
 func (d *direct) Close() {}
 
-func (d *direct) Exchange(_ context.Context, calls []*rpc.Call, limit int64) (rpc.Traffic, error) {
+func (d *direct) Exchange(_ context.Context, calls []*rpc.Call, limit int64, _ func()) (rpc.Traffic, error) {
 	if d.down.Load() {
 		return rpc.Traffic{}, rpc.ErrDisconnected
 	}

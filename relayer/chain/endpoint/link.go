@@ -205,18 +205,19 @@ func (l *link) exchange(ctx context.Context, timeout time.Duration, limit int64,
 
 	limited, cancel := context.WithTimeoutCause(ctx, whole, slow(whole))
 	defer cancel()
+	var arrived func()
 	if streams {
 		begins, silent := context.WithCancelCause(limited)
 		timer := time.AfterFunc(timeout, func() { silent(slow(timeout)) })
 		defer timer.Stop()
-		limited = rpc.WithArrival(begins, func() { timer.Stop() })
+		limited, arrived = begins, func() { timer.Stop() }
 	}
 
 	for _, c := range calls {
 		c.Answer = rpc.Answer{} // of the try before
 	}
 
-	traffic, err := l.client.Exchange(limited, calls, limit)
+	traffic, err := l.client.Exchange(limited, calls, limit, arrived)
 	s.after = l.rate.done()
 	if ctx.Err() != nil {
 		return s, context.Cause(ctx)

@@ -90,7 +90,7 @@ func TestBombs(t *testing.T) {
 				var before, after runtime.MemStats
 				runtime.ReadMemStats(&before)
 				call := b.call()
-				_, err := client.Exchange(ctx, []*rpc.Call{call}, limit)
+				_, err := client.Exchange(ctx, []*rpc.Call{call}, limit, nil)
 				runtime.ReadMemStats(&after)
 				if err == nil {
 					err = call.Err

@@ -108,7 +108,7 @@ func back(t *testing.T, c Client, patience time.Duration) time.Duration {
 	begun := time.Now()
 	for {
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
-		_, err := c.Exchange(ctx, []*Call{{Method: "ping", Params: "[]"}}, 1<<20)
+		_, err := c.Exchange(ctx, []*Call{{Method: "ping", Params: "[]"}}, 1<<20, nil)
 		cancel()
 		if err == nil {
 			return time.Since(begun)
@@ -228,7 +228,7 @@ func TestAnswerLimit(t *testing.T) {
 	for _, path := range []string{"/announced", "/"} {
 		client := NewHTTP(server.URL+path, nil)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		traffic, err := client.Exchange(ctx, []*Call{{Method: "ping", Params: "[]"}}, limit)
+		traffic, err := client.Exchange(ctx, []*Call{{Method: "ping", Params: "[]"}}, limit, nil)
 		cancel()
 		client.Close()
 		require.ErrorIs(t, err, ErrTooLarge)

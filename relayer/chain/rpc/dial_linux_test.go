@@ -95,6 +95,6 @@ func TestFirstAddressSwallows(t *testing.T) {
 	t.Cleanup(client.Close)
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second) // as package node gives a request
 	defer cancel()
-	_, err = client.Exchange(ctx, []*Call{{Method: "ping", Params: "[]"}}, 1<<20)
+	_, err = client.Exchange(ctx, []*Call{{Method: "ping", Params: "[]"}}, 1<<20, nil)
 	require.NoError(t, err)
 }

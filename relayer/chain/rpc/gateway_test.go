@@ -34,7 +34,7 @@ func TestObjectOfAGateway(t *testing.T) {
 			t.Cleanup(client.Close)
 			for _, calls := range [][]*Call{{ByNumber(1)}, {ByNumber(1), ByNumber(2)}} {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-				_, err := client.Exchange(ctx, calls, 1<<20)
+				_, err := client.Exchange(ctx, calls, 1<<20, nil)
 				cancel()
 				require.Equal(t, want, Classify(errors.Join(err, calls[0].Err)), "%v", err)
 				if want == Invalid {
@@ -83,7 +83,7 @@ func TestSocketThatAnswersAPartOfABatch(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
 			calls := []*Call{ByNumber(1), ByNumber(2)}
-			_, err := client.Exchange(ctx, calls, 1<<20)
+			_, err := client.Exchange(ctx, calls, 1<<20, nil)
 			require.ErrorIs(t, err, ErrUnanswered)
 			require.Equal(t, BatchRefused, Classify(calls[1].Err))
 		})
@@ -97,7 +97,7 @@ func TestRedirectIsNamed(t *testing.T) {
 	t.Cleanup(server.Close)
 	c := NewHTTP(server.URL, nil)
 	t.Cleanup(c.Close)
-	_, err := c.Exchange(t.Context(), []*Call{ByNumber(1)}, 1<<20)
+	_, err := c.Exchange(t.Context(), []*Call{ByNumber(1)}, 1<<20, nil)
 	require.ErrorContains(t, err, "https://other.example")
 	require.ErrorContains(t, err, "308")
 	require.NotContains(t, err.Error(), "secret")

@@ -57,7 +57,7 @@ func NewHTTP(url string, dial Dial) *HTTP {
 func (t *HTTP) Close() { t.base.CloseIdleConnections() }
 
 // Exchange implements Client.
-func (t *HTTP) Exchange(ctx context.Context, calls []*Call, limit int64) (Traffic, error) {
+func (t *HTTP) Exchange(ctx context.Context, calls []*Call, limit int64, arrived func()) (Traffic, error) {
 	first := t.ids.Add(uint64(len(calls))) - uint64(len(calls)) + 1
 	body := encode(calls, first)
 	traffic := Traffic{Sent: len(body)}
@@ -76,7 +76,7 @@ func (t *HTTP) Exchange(ctx context.Context, calls []*Call, limit int64) (Traffi
 	defer func() { _ = resp.Body.Close() }()
 	retry := retryAfter(resp.Header.Get("Retry-After"), time.Now())
 	m := newMessage(resp.Body, limit)
-	m.arrived = arrival(ctx)
+	m.arrived = arrived
 	switch {
 	case resp.ContentLength > limit:
 		return traffic, fmt.Errorf("%w: %d bytes", ErrTooLarge, resp.ContentLength)

@@ -34,7 +34,7 @@ func together(t *testing.T, c Client, arrived *sync.WaitGroup, times int) {
 func ask(t *testing.T, c Client) error {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	_, err := c.Exchange(ctx, []*Call{{Method: "ping", Params: "[]"}}, 1<<20)
+	_, err := c.Exchange(ctx, []*Call{{Method: "ping", Params: "[]"}}, 1<<20, nil)
 
 	return err
 }

@@ -47,7 +47,7 @@ func exchange(t *testing.T, client rpc.Client, limit int64) (allocated uint64, e
 	calls := []*rpc.Call{{Method: rpc.GetLogs, Params: "[{}]"}, rpc.ByNumber(1)}
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	_, err = client.Exchange(ctx, calls, limit)
+	_, err = client.Exchange(ctx, calls, limit, nil)
 	runtime.ReadMemStats(&after)
 
 	return after.TotalAlloc - before.TotalAlloc, cmp.Or(err, calls[0].Err)

@@ -44,21 +44,10 @@ type Client interface {
 	// Exchange sends the calls as one batch, one call without an array, and fills in their answers. An
 	// error is about the batch as a whole; ErrUnanswered alone means that some calls have their
 	// answers. An answer of more than limit bytes is ErrTooLarge. ctx must have a deadline.
-	Exchange(ctx context.Context, calls []*Call, limit int64) (Traffic, error)
+	// arrived is called when it begins to arrive, unless nil.
+	Exchange(ctx context.Context, calls []*Call, limit int64, arrived func()) (Traffic, error)
 	// Close ends all connections. The next Exchange opens new ones.
 	Close()
-}
-
-type arrivalKey struct{}
-
-// WithArrival has f be called once when the answer to a request under the context begins to arrive.
-func WithArrival(ctx context.Context, f func()) context.Context {
-	return context.WithValue(ctx, arrivalKey{}, f)
-}
-
-func arrival(ctx context.Context) func() {
-	f, _ := ctx.Value(arrivalKey{}).(func())
-	return f
 }
 
 // late reports whether a context ended because its time was over.

@@ -91,13 +91,13 @@ type apartKey struct{}
 func Apart(ctx context.Context) context.Context { return context.WithValue(ctx, apartKey{}, true) }
 
 // Exchange implements Client.
-func (t *WS) Exchange(ctx context.Context, calls []*Call, limit int64) (Traffic, error) {
+func (t *WS) Exchange(ctx context.Context, calls []*Call, limit int64, arrived func()) (Traffic, error) {
 	conn, err := t.connect(ctx)
 	if err != nil {
 		return Traffic{}, err
 	}
 
-	return t.over(ctx, conn, calls, limit)
+	return t.over(ctx, conn, calls, limit, arrived)
 }
 
 // connect returns the connection for what is asked under ctx, opening it first where need be.
@@ -124,8 +124,8 @@ func (t *WS) connect(ctx context.Context) (*wsConn, error) {
 	}
 
 	// The connection is used once it has proven to be the right chain's. That is no answer to what it is for.
-	err = t.prove(WithArrival(ctx, nil), func(ctx context.Context, q *Call) error {
-		_, err := t.over(ctx, conn, []*Call{q}, notificationLimit)
+	err = t.prove(ctx, func(ctx context.Context, q *Call) error {
+		_, err := t.over(ctx, conn, []*Call{q}, notificationLimit, nil)
 		return err
 	})
 	if err != nil {
@@ -165,9 +165,9 @@ func (t *WS) dial(ctx context.Context) (*wsConn, error) {
 }
 
 // over sends a batch over a certain connection.
-func (t *WS) over(ctx context.Context, conn *wsConn, calls []*Call, limit int64) (Traffic, error) {
+func (t *WS) over(ctx context.Context, conn *wsConn, calls []*Call, limit int64, arrived func()) (Traffic, error) {
 	first := t.ids.Add(uint64(len(calls))) - uint64(len(calls)) + 1
-	w, err := conn.await(first, calls, limit, arrival(ctx))
+	w, err := conn.await(first, calls, limit, arrived)
 	if err != nil {
 		return Traffic{}, err
 	}

@@ -38,7 +38,7 @@ func TestSocketOfAGateway(t *testing.T) {
 	} {
 		client := socket(t, func([]byte) []byte { return []byte(body) })
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-		_, err := client.Exchange(ctx, []*Call{ByNumber(1)}, 1<<20)
+		_, err := client.Exchange(ctx, []*Call{ByNumber(1)}, 1<<20, nil)
 		cancel()
 		require.ErrorIs(t, err, ErrGarbled)
 		require.Equal(t, want, Classify(err), "%v", err)
@@ -60,7 +60,7 @@ func TestProofIsNoAnswer(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	arrived := 0
-	_, err := client.Exchange(WithArrival(ctx, func() { arrived++ }), []*Call{{Method: GetLogs, Params: "[{}]"}}, 1<<20)
+	_, err := client.Exchange(ctx, []*Call{{Method: GetLogs, Params: "[{}]"}}, 1<<20, func() { arrived++ })
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	require.Zero(t, arrived)
 }
@@ -77,9 +77,9 @@ func TestSocketThatRefusesABatch(t *testing.T) {
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
-	_, err := client.Exchange(ctx, []*Call{ByNumber(1), ByNumber(2)}, 1<<20)
+	_, err := client.Exchange(ctx, []*Call{ByNumber(1), ByNumber(2)}, 1<<20, nil)
 	require.Equal(t, RateLimited, Classify(err), "%v", err)
-	_, err = client.Exchange(ctx, []*Call{ByNumber(1)}, 1<<20)
+	_, err = client.Exchange(ctx, []*Call{ByNumber(1)}, 1<<20, nil)
 	require.NoError(t, err, "the connection lives")
 }
 
@@ -117,7 +117,7 @@ func TestSocketWithTooLargeAnAnswer(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 			defer cancel()
 			ask := func(method string) error {
-				_, err := client.Exchange(ctx, []*Call{{Method: method, Params: "[]"}}, limit)
+				_, err := client.Exchange(ctx, []*Call{{Method: method, Params: "[]"}}, limit, nil)
 				return err
 			}
 			other := make(chan error, 1)
@@ -149,7 +149,7 @@ func TestSocketApart(t *testing.T) {
 	defer cancel()
 	ask := func(ctx context.Context, method string) (*Call, error) {
 		q := &Call{Method: method, Params: "[]"}
-		_, err := client.Exchange(ctx, []*Call{q}, notificationLimit)
+		_, err := client.Exchange(ctx, []*Call{q}, notificationLimit, nil)
 		return q, err
 	}
 	q, err := ask(ctx, Subscribe)
@@ -195,7 +195,7 @@ func subscribed(t *testing.T, then func(c *websocket.Conn)) *Subscription {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	q := &Call{Method: Subscribe, Params: `["newHeads"]`}
-	_, err := client.Exchange(ctx, []*Call{q}, notificationLimit)
+	_, err := client.Exchange(ctx, []*Call{q}, notificationLimit, nil)
 	require.NoError(t, err)
 
 	return q.Subscription
