@@ -28,9 +28,9 @@ func TestSpan(t *testing.T) {
 		require.EqualValues(t, 64, s.of(&Filter{}).allowed())
 		grow()
 		require.EqualValues(t, 10_000, s.of(&Filter{}).allowed())
-		require.True(t, s.refused(&Filter{}, 10_000, 0))
+		require.True(t, s.refused(&Filter{}, 10_000))
 		require.EqualValues(t, 5000, s.of(&Filter{}).allowed())
-		require.True(t, s.refused(&Filter{}, 10_000, 0), "several were in flight")
+		require.True(t, s.refused(&Filter{}, 10_000), "several were in flight")
 		require.EqualValues(t, 5000, s.of(&Filter{}).allowed())
 		grow()
 		near := s.of(&Filter{}).allowed()
@@ -43,8 +43,8 @@ func TestSpan(t *testing.T) {
 			require.Equal(t, near, s.of(&Filter{}).allowed())
 			<-time.After(1)
 			require.EqualValues(t, 10_000, s.of(&Filter{}).allowed())
-			s.refused(&Filter{}, 10_000, 0)
-			s.refused(&Filter{}, 10_000, 0)
+			s.refused(&Filter{}, 10_000)
+			s.refused(&Filter{}, 10_000)
 			require.Equal(t, near, s.of(&Filter{}).allowed())
 		}
 
@@ -55,8 +55,6 @@ func TestSpan(t *testing.T) {
 		require.EqualValues(t, 2500, s.of(&Filter{}).allowed(), "too many logs")
 		s.answered(&Filter{}, 2500, fullness(0, 10_000, 1000))
 		require.EqualValues(t, 250, s.of(&Filter{}).allowed(), "too many bytes")
-		require.True(t, s.refused(&Filter{}, 250, 100))
-		require.EqualValues(t, 100, s.of(&Filter{}).allowed(), "it said how many would do")
 	})
 }
 
@@ -78,13 +76,13 @@ func TestSpanOfEachKindOfLogs(t *testing.T) {
 // refuses every block gives no logs at all.
 func TestSpanOfANodeThatIsOut(t *testing.T) {
 	s := newSpan(10_000, time.Now)
-	for s.refused(&Filter{}, uint64(s.of(&Filter{}).allowed()), 0) {
+	for s.refused(&Filter{}, uint64(s.of(&Filter{}).allowed())) {
 	}
 
 	require.EqualValues(t, firstSpan, s.of(&Filter{}).allowed())
 	require.False(t, s.unfit())
-	s.refused(&Filter{}, 1, 0)
-	s.refused(&Filter{}, 1, 0)
+	s.refused(&Filter{}, 1)
+	s.refused(&Filter{}, 1)
 	require.True(t, s.unfit())
 	s.answered(&Filter{}, 1, 0)
 	require.False(t, s.unfit())
@@ -96,7 +94,7 @@ func TestSpanFindsALimit(t *testing.T) {
 	refused, blocks := 0, uint64(0)
 	for range 44 {
 		if n := uint64(s.of(&Filter{}).allowed()); n > 101 {
-			s.refused(&Filter{}, n, 0)
+			s.refused(&Filter{}, n)
 			refused++
 		} else {
 			s.answered(&Filter{}, n, 0)

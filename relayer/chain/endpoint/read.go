@@ -129,7 +129,7 @@ func (n *Node) refusal(ctx context.Context, err error, asked time.Time, from, si
 			n.batches.doubted.Store(true) // it may be what else was in the batch
 		}
 
-		fewer := n.span.refused(f, size, rpc.SuggestedRange(err))
+		fewer := n.span.refused(f, size)
 		if fewer && (isSaid || kind == rpc.RangeTooLarge) {
 			return errFewer
 		}

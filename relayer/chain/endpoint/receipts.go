@@ -379,9 +379,9 @@ func (n *Node) large(ctx context.Context, q *rpc.Call) error {
 // ofHeader tests that receipts are those of a block, by what they say.
 func (n *Node) ofHeader(h rpc.Header, q *rpc.Call) error {
 	switch {
-	case h.Empty && q.Receipts == 0 && !q.Null() && h.Proved:
+	case h.Proved && h.Body == types.EmptyTxsHash && q.Receipts == 0 && !q.Null():
 		return nil
-	case h.Empty && q.Receipts == 0 && !q.Null(): // neither is proved: the logs are asked for themselves
+	case !h.Proved && h.Transactions == 0 && q.Receipts == 0 && !q.Null(): // the logs are asked for themselves
 		return fmt.Errorf("%w: it lists none of block %d", errNoReceipts, h.Number)
 	case q.Receipts < max(h.Transactions, 1): // null: none
 		return fmt.Errorf("%w: it has %d receipts of block %d", rpc.ErrBehind, q.Receipts, h.Number)

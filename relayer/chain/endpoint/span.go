@@ -73,11 +73,10 @@ func (s *span) answered(f *Filter, size uint64, full float64) {
 	s.of(f).answered(float64(size), full)
 }
 
-// refused notes that so many blocks were refused; hint is how many would be taken, zero: unknown. It reports whether
-// fewer are worth a try.
-func (s *span) refused(f *Filter, size, hint uint64) bool {
+// refused notes that so many blocks were refused. It reports whether fewer are worth a try.
+func (s *span) refused(f *Filter, size uint64) bool {
 	if size > 1 {
-		s.of(f).refused(float64(size), float64(hint))
+		s.of(f).refused(float64(size), 0)
 		return true
 	}
 

@@ -5,9 +5,7 @@ import (
 	"errors"
 	"net"
 	"net/http"
-	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 )
@@ -229,52 +227,4 @@ func Vague(err error) bool {
 	}
 
 	return Classify(err) == Failed || errors.Is(err, ErrGarbled)
-}
-
-var (
-	// A range that would work: Alchemy's "[0xc5dc00, 0xc614a7]", reth's "range 24383075-24383096".
-	rangeHex     = regexp.MustCompile(`\[ ?0x([0-9a-f]+), ?0x([0-9a-f]+) ?\]`)
-	rangeDecimal = regexp.MustCompile(`range ([0-9]+)-([0-9]+)`)
-	// A limit, and of what: "up to a 10 block range", "ranges over 10000 blocks", "max is 1k blocks".
-	limit = regexp.MustCompile(
-		`(?:max\w*|limit\w*|most|up to|over|exceed\w*|than)\b[^0-9]{0,40}?([0-9][0-9,._]*)(k?)\b *([a-z]*)`)
-	noBlocks = []string{"results", "logs", "bytes", "seconds", "days"}
-)
-
-// SuggestedRange is how many blocks a refusal says would do, where it says so; zero: it does not.
-// It is a hint: a wrong one costs time.
-func SuggestedRange(err error) uint64 {
-	e, is := errors.AsType[*Error](err)
-	if !is {
-		return 0
-	}
-
-	text := strings.ToLower(e.Message + " " + e.reason())
-	for base, pattern := range map[int]*regexp.Regexp{16: rangeHex, 10: rangeDecimal} {
-		if m := pattern.FindStringSubmatch(text); m != nil {
-			from, errFrom := strconv.ParseUint(m[1], base, 64)
-			to, errTo := strconv.ParseUint(m[2], base, 64)
-			if errFrom == nil && errTo == nil && to >= from && to-from < maxNumber {
-				return to - from + 1
-			}
-		}
-	}
-
-	least := uint64(0) // a text may tell what was asked for too, which is more
-	for _, m := range limit.FindAllStringSubmatch(text, -1) {
-		n, err := strconv.ParseUint(strings.NewReplacer(",", "", ".", "", "_", "").Replace(m[1]), 10, 40)
-		if err != nil || n == 0 || slices.Contains(noBlocks, m[3]) {
-			continue
-		}
-
-		if m[2] == "k" {
-			n *= 1000
-		}
-
-		if least == 0 || n < least {
-			least = n
-		}
-	}
-
-	return least
 }

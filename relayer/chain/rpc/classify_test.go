@@ -432,31 +432,6 @@ func TestEachWordIsNeeded(t *testing.T) {
 	require.Empty(t, needless)
 }
 
-func TestSuggestedRange(t *testing.T) {
-	for text, want := range map[string]uint64{
-		"this block range should work: [0xad10d9, 0xad10e2]": 10, "up to a 10 block range": 10,
-		"ranges over 10000 blocks": 10_000, "Max range: 800": 800, "limited to a 10,000 range": 10_000,
-		"max is 1k blocks": 1000, "query returned more than 10000 results": 0, "query timeout of 10 seconds exceeded": 0,
-		"internal error": 0, "[0x5, 0x1]": 0,
-		"exceed maximum block range: 50000": 50_000, "block range is too wide (maximum 1024)": 1024,
-		"[0x0, 0xffffffffffffffff]": 0, "query exceeds max results 20000, retry with the range 24383075-24383096": 22,
-		"range 16777216 exceeds limit of 10000":                                                  10_000,
-		"eth_getLogs block range too large, range: 855077, max: 3500":                            3500,
-		"block range is larger than max block range, block range = 5120, max block range = 5000": 5000,
-		"requested too many blocks from 1 to 10000, maximum is set to 2048":                      2048,
-		"Block range 18608 exceeds the maximum of 10000 blocks per logs request.":                10_000,
-		"is larger than max_gap (from: 71160000, to: 71252840, max_gap: 1000)":                   1000,
-		"GetLogs query must be smaller than size 1024":                                           1024,
-		"Query requested more than 10.000 blocks":                                                10_000,
-		"query timeout with duration exceeds 3s":                                                 0,
-		"response size should not greater than 10000000 bytes":                                   0,
-		"the maximum allowed duration of 7 days (604800 seconds)":                                0,
-		"Response size is larger than 150MB limit":                                               0,
-	} {
-		require.Equal(t, want, SuggestedRange(&Error{Message: text}), text)
-	}
-}
-
 func TestRetry(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	for v, want := range map[string]time.Duration{
@@ -464,15 +439,6 @@ func TestRetry(t *testing.T) {
 		now.Add(9 * time.Second).Format(http.TimeFormat): 9 * time.Second, now.Add(-time.Hour).Format(http.TimeFormat): 0,
 	} {
 		require.Equal(t, want, retryAfter(v, now), v)
-	}
-
-	for fault, want := range map[string]time.Duration{
-		`{"code":-32005,"message":"Too Many Requests, IP: ::ffff:127.0.0.1, please wait 23s and retry."}`:                                                    23 * time.Second,
-		`{"code":-32005,"message":"exceeded project rate limit","data":{"rate":{"allowed_rps":5,"backoff_seconds":30,"current_rps":5.2},"see":"https://x"}}`: 30 * time.Second,
-		`{"code":429,"message":"call rate limit exhausted, retry in 10s"}`:                                                                                   10 * time.Second, `{"code":429,"message":"try again in 250ms"}`: 250 * time.Millisecond,
-		`{"code":429,"message":"retry in 99999 minutes"}`: 10 * time.Minute, `{"code":429,"message":"retry"}`: 0,
-	} {
-		require.Equal(t, want, RetryIn(parseFault([]byte(fault))), fault)
 	}
 }
 
@@ -487,8 +453,6 @@ func FuzzFault(f *testing.F) {
 		err := parseFault(b)
 		require.NotEmpty(t, err.Error())
 		require.NotEmpty(t, Classify(err))
-		require.LessOrEqual(t, RetryIn(err), maxRetry)
-		_ = SuggestedRange(err)
 		require.LessOrEqual(t, len(pageText(b)), maxReason)
 	})
 }

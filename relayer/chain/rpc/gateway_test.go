@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -42,20 +41,6 @@ func TestObjectOfAGateway(t *testing.T) {
 				}
 			}
 		})
-	}
-}
-
-// Nodes written in Go print a time as 10m0s.
-func TestRetryInGoDurations(t *testing.T) {
-	for words, want := range map[string]time.Duration{
-		"Too many requests, reason: call rate limit exhausted, retry in 10m0s": 10 * time.Minute,
-		"Too many requests, reason: call rate limit exhausted, retry in 10s":   10 * time.Second,
-		"rate limit exceeded, retry in 1m30s":                                  90 * time.Second,
-		"rate limit exceeded, retry in 1.5s":                                   1500 * time.Millisecond,
-		"rate limit exceeded, retry in 1h0m0s":                                 10 * time.Minute,
-	} {
-		fault := fmt.Appendf(nil, `{"code":-32090,"message":%q}`, words)
-		require.Equal(t, want, RetryIn(parseFault(fault)), words)
 	}
 }
 

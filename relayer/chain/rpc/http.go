@@ -2,7 +2,6 @@ package rpc
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -171,35 +170,4 @@ func retryAfter(v string, now time.Time) time.Duration {
 	}
 
 	return min(max(d, 0), maxRetry)
-}
-
-// waitWords finds a duration as Go prints it, or a number and maybe a unit.
-var waitWords = regexp.MustCompile(
-	`(?i)\b(?:wait|(?:retry|try again) (?:in|after)|reset(?:s)? in|backoff_seconds"?:) ?` +
-		`(?:((?:[0-9]+(?:\.[0-9]+)?(?:h|ms|m|s))+)\b|([0-9]+(?:\.[0-9]+)?) ?(ms|milli|s\b|sec|m\b|min)?)`)
-
-// retryInWords reads how long a node asks to wait where the text says it: "please wait 23s and
-// retry", Infura's "backoff_seconds", "retry in 10m0s" of nodes and gateways written in Go.
-func retryInWords(e *Error) time.Duration {
-	found := waitWords.FindStringSubmatch(e.Message)
-	if found == nil {
-		found = waitWords.FindStringSubmatch(string(e.Data))
-	}
-
-	if found == nil {
-		return 0
-	}
-
-	text := strings.ToLower(found[1])
-	if text == "" {
-		units := map[string]string{"ms": "ms", "milli": "ms", "m": "m", "min": "m"}
-		text = found[2] + cmp.Or(units[strings.ToLower(found[3])], "s")
-	}
-
-	d, err := time.ParseDuration(text)
-	if err != nil { // it does not fit
-		return maxRetry
-	}
-
-	return min(d, maxRetry)
 }

@@ -206,8 +206,7 @@ type Header struct {
 	Hash, Parent common.Hash
 	Time         uint64 // unix, seconds
 	Bloom        types.Bloom
-	Transactions int  // as many as it lists; zero: none, or it does not say
-	Empty        bool // it shows that the block has no transactions, and so no logs
+	Transactions int // as many as it lists; zero: none, or it does not say
 
 	Proved         bool        // the hash is Ethereum's of all that the node gave
 	Receipts, Body common.Hash // the roots of receipts and transactions, where it is proved
@@ -220,15 +219,12 @@ const maxNumber = 1 << 62
 // fields are passed over, of whatever type they are.
 func (h *Header) UnmarshalJSON(b []byte) error {
 	var j struct {
-		Number     *number         `json:"number"`
-		Hash       *common.Hash    `json:"hash"`
-		ParentHash *common.Hash    `json:"parentHash"` // some chains' first block has none
-		Timestamp  *number         `json:"timestamp"`
-		LogsBloom  json.RawMessage `json:"logsBloom"` // some chains have none, or one of another form
-		// The rest may be anything, or missing.
-		Transactions json.RawMessage `json:"transactions"`
-		TxRoot       json.RawMessage `json:"transactionsRoot"`
-		GasUsed      json.RawMessage `json:"gasUsed"`
+		Number       *number         `json:"number"`
+		Hash         *common.Hash    `json:"hash"`
+		ParentHash   *common.Hash    `json:"parentHash"` // some chains' first block has none
+		Timestamp    *number         `json:"timestamp"`
+		LogsBloom    json.RawMessage `json:"logsBloom"`    // some chains have none, or one of another form
+		Transactions json.RawMessage `json:"transactions"` // or anything
 	}
 	if err := json.Unmarshal(b, &j); err != nil {
 		return err
@@ -255,7 +251,7 @@ func (h *Header) UnmarshalJSON(b []byte) error {
 		h.Bloom = types.Bloom{}
 	}
 
-	h.count(j.Transactions, j.TxRoot, j.GasUsed)
+	h.Transactions = count(j.Transactions)
 	h.prove(b)
 
 	return nil
@@ -270,25 +266,16 @@ func (h *Header) prove(b []byte) {
 
 	h.Proved, h.Number, h.Parent, h.Time = true, p.Number.Uint64(), p.ParentHash, p.Time
 	h.Bloom, h.Receipts, h.Body = p.Bloom, p.ReceiptHash, p.TxHash
-	h.Empty = h.Body == types.EmptyTxsHash
 }
 
-// count notes how many transactions the block has. newHeads omits their list. Gas alone does
-// not tell: some software announces every block with a gas of zero.
-func (h *Header) count(transactions, root, gas []byte) {
-	if transactions == nil {
-		h.Empty = string(gas) == `"0x0"` && string(root) == `"`+types.EmptyTxsHash.Hex()+`"`
-		return
-	}
-
+// count is how many transactions a block lists; newHeads omits them.
+func count(transactions []byte) int {
 	n, err := strconv.Atoi(string(transactions)) // a message has had them counted
-	if err != nil && transactions[0] == '[' {
-		n, err = countList(jsontext.NewDecoder(bytes.NewReader(transactions)))
+	if err != nil && len(transactions) > 0 && transactions[0] == '[' {
+		n, _ = countList(jsontext.NewDecoder(bytes.NewReader(transactions)))
 	}
 
-	if err == nil {
-		h.Transactions, h.Empty = n, n == 0
-	}
+	return n
 }
 
 // encode writes a batch with ids from first on.
@@ -477,8 +464,6 @@ func parseFault(b []byte) error {
 	if len(e.Data) > maxData { // as a string, so that it stays JSON; after a quote, whole bytes of hexadecimal
 		e.Data, _ = json.Marshal(strings.Trim(string(e.Data[:1+maxPage]), `"`))
 	}
-
-	e.Retry = retryInWords(e)
 
 	return e
 }
