@@ -164,7 +164,8 @@ func (e *LockedError) Error() string {
 // Advice is what is wrong, and the first step.
 func (e *LockedError) Advice() (what, remedy string) {
 	if e.PID == 0 {
-		return standbyMissing, standbyRemedy
+		return "commits wait for a synchronous standby that does not answer",
+			"start the standby, or take it out of synchronous_standby_names"
 	}
 
 	locked := "what the fleet writes"
@@ -177,12 +178,8 @@ func (e *LockedError) Advice() (what, remedy string) {
 		fmt.Sprintf("let it end, or `select pg_terminate_backend(%d)`", e.PID)
 }
 
-const (
-	standbyMissing = "commits wait for a synchronous standby that does not answer"
-	standbyRemedy  = "start the standby, or take it out of synchronous_standby_names"
-	// waitsFor is longer than a busy database, a standby that is there, or a statement of a person takes.
-	waitsFor = `clock_timestamp() - interval '1500 milliseconds'`
-)
+// waitsFor is longer than a busy database, a standby that is there, or a statement of a person takes.
+const waitsFor = `clock_timestamp() - interval '1500 milliseconds'`
 
 // selectWaits lists the foreign holders of locks that connections of the fleet wait for, the longest transaction
 // first, and whether a commit waits for a standby.

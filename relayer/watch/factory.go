@@ -132,6 +132,7 @@ func (w *FactoryWatch) advance(ctx context.Context, epoch int64, at *ledger.Posi
 
 	view := w.cfg.Source.View()
 	if !behind(view, *at) {
+		w.accepted() // also where a commit was stored in spite of its error
 		return nil
 	}
 

@@ -49,6 +49,9 @@ func (w *watcher) Stuck() *StuckError { return w.refused.stuck.Load() }
 func (w *watcher) accepted() {
 	w.refused.times = 0
 	w.refused.stuck.Store(nil)
+	if w.common.Stored != nil {
+		w.common.Stored(nil)
+	}
 }
 
 // refuse counts a failed commit, and returns its error, as a StuckError once there are enough.

@@ -4,13 +4,18 @@ import (
 	"bytes"
 	"context"
 	"log/slog"
+	"math/big"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/ethereum/go-ethereum/ethclient"
+	"github.com/jackc/pgx/v5"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
+	"github.com/fusion-prime/escrow-relayer/partition"
 	"github.com/fusion-prime/escrow-relayer/relayer/watch"
 )
 
@@ -82,6 +87,87 @@ func TestACommitThatIsRefusedAgainAndAgainHasAName(t *testing.T) {
 			w.hints <- struct{}{}
 			w.expect(w.head() - confirmations)
 			require.Zero(t, said.count("the node"), "no node is at fault")
+		})
+	}
+}
+
+// moving is a holder whose slots go.
+type moving struct {
+	mu      sync.Mutex
+	holding partition.Holding
+	changed chan struct{}
+}
+
+func (m *moving) Settled() (partition.Holding, <-chan struct{}) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.holding, m.changed
+}
+
+// What a commit met is over once there is none to make: without slots, and where it was stored in spite of its error.
+func TestWithoutACommitToMakeNoneIsRefused(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]func(*world, *moving){
+		"slots": func(_ *world, m *moving) {
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			m.holding.Slots = nil
+			close(m.changed)
+			m.changed = nil
+		},
+		"factory": func(w *world, _ *moving) {
+			c, err := ethclient.DialContext(w.t.Context(), w.sim.HTTP())
+			require.NoError(w.t, err)
+			defer c.Close()
+			last, err := c.HeaderByNumber(w.t.Context(), new(big.Int).SetUint64(w.head()-confirmations))
+			require.NoError(w.t, err)
+			require.NoError(w.t, pgx.BeginFunc(w.t.Context(), w.DB, func(tx pgx.Tx) error {
+				_, err := tx.Exec(w.t.Context(), `alter table leadership disable trigger refuse`)
+				require.NoError(w.t, err)
+				_, err = tx.Exec(w.t.Context(), `update leadership set next_block = $1, block_hash = $2`,
+					last.Number.Int64()+1, last.Hash().Hex())
+				require.NoError(w.t, err)
+				_, err = tx.Exec(w.t.Context(), `alter table leadership enable trigger refuse`)
+
+				return err
+			}))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := setup(t)
+			w.create(1)
+			w.mine(1 + confirmations)
+			w.Exec(`create function refuse() returns trigger language plpgsql as $$ begin raise exception 'poison'; end $$`)
+			table := map[string]string{"slots": "cursors", "factory": "leadership"}[name]
+			w.Exec(`create trigger refuse before update on ` + table + ` for each row execute function refuse()`)
+			held, _ := holder{}.Settled()
+			m := &moving{holding: held, changed: make(chan struct{})}
+			var told atomic.Pointer[error]
+			cfg := watch.Config{
+				Source: w.src, Ledger: w.led, ABI: w.abi, Log: slog.New(slog.DiscardHandler),
+				Filters: watch.NewFilters(w.abi, w.followed(), watch.FilterTopics, 1000),
+				Metrics: watch.NewMetrics(prometheus.NewRegistry(), w.abi.EventNames()),
+				Stored:  func(err error) { told.Store(&err) },
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			var wg sync.WaitGroup
+			defer wg.Wait()
+			defer cancel()
+			if name == "slots" {
+				slots := watch.NewSlotWatch(watch.SlotConfig{Config: cfg, DB: w.DB, Holder: m, Publisher: w.out,
+					ChainID: chainID, DiscoveryWait: w.patience, Discovered: w.hints})
+				wg.Go(func() { require.NoError(t, slots.Run(ctx)) })
+			} else {
+				leader := watch.NewFactoryWatch(watch.FactoryConfig{Config: cfg, BeatEvery: time.Second,
+					ResignAfter: time.Minute, Health: w.src.Health})
+				wg.Go(func() { require.NoError(t, leader.Run(ctx, 1, func(context.Context) error { return nil })) })
+			}
+
+			refused := func() bool { return told.Load() != nil && *told.Load() != nil }
+			require.Eventually(t, refused, time.Minute, 5*time.Millisecond)
+			end(w, m)
+			require.Eventually(t, func() bool { return !refused() }, time.Minute, 5*time.Millisecond)
 		})
 	}
 }

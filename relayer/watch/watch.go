@@ -38,7 +38,7 @@ type Config struct {
 	Metrics *Metrics
 	Tracer  trace.Tracer // nil: untraced
 	Latest  bool         // FINALITY=latest: published blocks are expected to be reorganised
-	Stored  func(error)  // gets the outcome of each commit, unless another writer was first; may be nil
+	Stored  func(error)  // gets the outcome of each commit, nil where there is none to make; may be nil
 }
 
 // reorgError means that the block before a position, of a cursor or a remembered one, was orphaned.

@@ -96,7 +96,7 @@ func (w *watcher) prepare(ctx context.Context, s storing) (commit func() error, 
 	}
 
 	return commit, func(err error) error {
-		if refused := new(storeError); w.common.Stored != nil && (err == nil || errors.As(err, &refused)) {
+		if refused := new(storeError); w.common.Stored != nil && errors.As(err, &refused) {
 			w.common.Stored(err)
 		}
 

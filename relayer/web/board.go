@@ -142,6 +142,10 @@ func (b *board) read(ctx context.Context, every time.Duration) news {
 	b.turn <- struct{}{}
 	defer func() { <-b.turn }()
 	now := b.cfg.Now()
+	if b.news.err != nil { // a page that waits for each reading is late with what the instance knows by itself
+		every *= 2
+	}
+
 	// A tick may come a little early; without the margin every other tick would come too soon.
 	if !b.tried.IsZero() && now.Sub(b.tried) < every-b.cfg.Every/4 {
 		return b.news
