@@ -237,8 +237,9 @@ func TestFewRequestsAtATime(t *testing.T) {
 	}
 }
 
-// However a provider measures what it lets through, and whoever asks: no more than three times as much is
-// sent in any 5 s after the first 5, few requests are refused, and it is read as fast as that allows.
+// However a provider measures what it lets through, and whoever asks: no more than five times as much is sent in any
+// 5 s after the first 5 (four times may be let through where a window of 10 s ends in them), few requests are refused,
+// and it is read as fast as that allows.
 func TestLimitOfTheRate(t *testing.T) {
 	t.Parallel()
 	const blocks, final = 3000, 2970
@@ -265,7 +266,7 @@ func TestLimitOfTheRate(t *testing.T) {
 						p.isRead(kind, blocks, final, 6*time.Minute)
 						p.mu.Lock()
 						defer p.mu.Unlock()
-						require.LessOrEqual(t, float64(p.worst()), 3.2*5*rate)
+						require.LessOrEqual(t, float64(p.worst()), 5*5*rate)
 					})
 				})
 			}

@@ -64,7 +64,7 @@ func (n *Node) once(ctx context.Context, calls ...*rpc.Call) error {
 	var err error
 	for range rateRetries {
 		refusal := err
-		if err = n.attempt(ctx, n.cfg.Timeout, blockAnswer, calls); rpc.Classify(err) != rpc.RateLimited {
+		if err = n.attempt(ctx, bounds{n.cfg.Timeout, blockAnswer, false}, calls); rpc.Classify(err) != rpc.RateLimited {
 			if ctx.Err() != nil && refusal != nil {
 				return refusal // its words say more than the end of the time
 			}

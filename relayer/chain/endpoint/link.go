@@ -73,23 +73,35 @@ func (l *link) checkChain(ctx context.Context, ask func(context.Context, *rpc.Ca
 
 // Do sends calls with small answers. The error is about all of them; each call also has its own.
 func (l *link) Do(ctx context.Context, calls ...*rpc.Call) error {
-	return l.send(ctx, min(l.cfg.Timeout, quickTimeout), smallAnswer, calls)
+	return l.send(ctx, bounds{min(l.cfg.Timeout, quickTimeout), smallAnswer, false}, calls)
 }
 
 // sendLogs is send of calls for logs.
 func (l *link) sendLogs(ctx context.Context, limit int64, calls []*rpc.Call) error {
+	return l.sendRange(ctx, limit, false, calls)
+}
+
+// sendRange is sendLogs where more may be asked for than the node has answered yet.
+func (l *link) sendRange(ctx context.Context, limit int64, unproven bool, calls []*rpc.Call) error {
 	asked := l.cfg.Now()
-	err := l.send(ctx, l.late.timeout(l.cfg.Timeout), limit, calls)
+	err := l.send(ctx, bounds{l.late.timeout(l.cfg.Timeout), limit, unproven}, calls)
 	l.late.took(l.cfg.Now().Sub(asked), err, l.cfg.Now())
 
 	return err
 }
 
+// bounds of an answer.
+type bounds struct {
+	timeout  time.Duration // for its beginning where it streams
+	limit    int64         // bytes
+	unproven bool          // as much was not answered before: where it is lost, that may be the reason
+}
+
 // send sends calls in as large batches as the node takes, after it has proven to serve the right chain.
-func (l *link) send(ctx context.Context, timeout time.Duration, limit int64, calls []*rpc.Call) error {
+func (l *link) send(ctx context.Context, b bounds, calls []*rpc.Call) error {
 	if !l.WebSocket() && !l.proven.Load() { // each connection of a WebSocket is checked when it is made
 		err := l.checkChain(ctx, func(ctx context.Context, q *rpc.Call) error {
-			return l.attempt(ctx, timeout, smallAnswer, []*rpc.Call{q})
+			return l.attempt(ctx, bounds{b.timeout, smallAnswer, false}, []*rpc.Call{q})
 		})
 		if errors.Is(err, ErrWrongChain) {
 			l.Blame(ctx, err)
@@ -105,7 +117,7 @@ func (l *link) send(ctx context.Context, timeout time.Duration, limit int64, cal
 	answered := false // since a limit of the rate was met
 	for left := calls; len(left) > 0; {
 		some := left[:min(len(left), int(l.batches.limit.allowed()), l.rate.atOnce())]
-		open, err := l.sendBatch(ctx, timeout, limit, some)
+		open, err := l.sendBatch(ctx, b, some)
 		switch {
 		case err == nil:
 			answered, left = true, slices.Concat(open, left[len(some):])
@@ -127,9 +139,8 @@ func (l *link) send(ctx context.Context, timeout time.Duration, limit int64, cal
 }
 
 // sendBatch sends one batch, and returns those of its calls that are to be sent again, fewer at once.
-func (l *link) sendBatch(ctx context.Context, timeout time.Duration, limit int64,
-	some []*rpc.Call) ([]*rpc.Call, error) {
-	err := l.attempt(ctx, timeout, limit, some)
+func (l *link) sendBatch(ctx context.Context, b bounds, some []*rpc.Call) ([]*rpc.Call, error) {
+	err := l.attempt(ctx, b, some)
 	open := l.batches.open(some, err)
 	if len(some) == 1 || len(open) == 0 || ctx.Err() != nil {
 		if err != nil && len(some) > 1 && !slices.ContainsFunc(some, isLogs) {
@@ -140,7 +151,7 @@ func (l *link) sendBatch(ctx context.Context, timeout time.Duration, limit int64
 	}
 
 	// It may be that the batch was too large: one of its requests, sent alone, decides.
-	err = l.attempt(ctx, timeout, limit, open[:1])
+	err = l.attempt(ctx, b, open[:1])
 	switch {
 	case err == nil && open[0].Err == nil:
 		l.batches.tooLarge(len(some), len(some)-len(open))
@@ -185,11 +196,10 @@ type sent struct {
 // crowd is how many batches were in flight when they were answered, or when they were sent if that is more.
 func (s sent) crowd() int { return max(s.before, s.after) }
 
-// exchange sends calls when the allowance lets n of them. timeout is for their answer; of logs, up to a
-// hundred megabytes, for its beginning, and all of it has Config.Timeout. Where ctx ended
+// exchange sends calls when the allowance lets n of them. All of an answer that streams, of up to a hundred
+// megabytes, has Config.Timeout. Where ctx ended
 // the error is its cause.
-func (l *link) exchange(ctx context.Context, timeout time.Duration, limit int64, calls []*rpc.Call,
-	n int) (s sent, err error) {
+func (l *link) exchange(ctx context.Context, b bounds, calls []*rpc.Call, n int) (s sent, err error) {
 	if s.before, err = l.rate.take(ctx, n); err != nil {
 		return s, err
 	}
@@ -198,7 +208,7 @@ func (l *link) exchange(ctx context.Context, timeout time.Duration, limit int64,
 	slow := func(timeout time.Duration) error {
 		return fmt.Errorf("%w: %s waited %s for %s (RPC timeout)", rpc.ErrSlow, l.cfg.Name, timeout, calls[0].Method)
 	}
-	whole, streams := timeout, slices.ContainsFunc(calls, (*rpc.Call).Streams)
+	whole, streams := b.timeout, slices.ContainsFunc(calls, (*rpc.Call).Streams)
 	if streams {
 		whole = l.cfg.Timeout
 	}
@@ -208,7 +218,7 @@ func (l *link) exchange(ctx context.Context, timeout time.Duration, limit int64,
 	var arrived func()
 	if streams {
 		begins, silent := context.WithCancelCause(limited)
-		timer := time.AfterFunc(timeout, func() { silent(slow(timeout)) })
+		timer := time.AfterFunc(b.timeout, func() { silent(slow(b.timeout)) })
 		defer timer.Stop()
 		limited, arrived = begins, func() { timer.Stop() }
 	}
@@ -217,7 +227,7 @@ func (l *link) exchange(ctx context.Context, timeout time.Duration, limit int64,
 		c.Answer = rpc.Answer{} // of the try before
 	}
 
-	traffic, err := l.client.Exchange(limited, calls, limit, arrived)
+	traffic, err := l.client.Exchange(limited, calls, b.limit, arrived)
 	s.after = l.rate.done()
 	if ctx.Err() != nil {
 		return s, context.Cause(ctx)
@@ -244,11 +254,11 @@ func (l *link) exchange(ctx context.Context, timeout time.Duration, limit int64,
 
 // attempt sends one batch and keeps the books. The failure of a batch that may be one of batches
 // is held against the batch, not the node: its requests are sent alone next.
-func (l *link) attempt(ctx context.Context, timeout time.Duration, limit int64, calls []*rpc.Call) error {
-	s, err := l.exchange(ctx, timeout, limit, calls, len(calls))
-	for tries := 1; broke(err) && tries < l.tries(ctx, calls) && ctx.Err() == nil; tries++ {
-		s, err = l.exchange(ctx, timeout, limit, calls, 0)
-		if ctx.Err() == nil && ctx.Value(unprovenKey{}) == nil {
+func (l *link) attempt(ctx context.Context, b bounds, calls []*rpc.Call) error {
+	s, err := l.exchange(ctx, b, calls, len(calls))
+	for tries := 1; broke(err) && tries < l.tries(b, calls) && ctx.Err() == nil; tries++ {
+		s, err = l.exchange(ctx, b, calls, 0)
+		if ctx.Err() == nil && !b.unproven {
 			l.rate.again(broke(err))
 		}
 	}
@@ -264,12 +274,12 @@ func (l *link) attempt(ctx context.Context, timeout time.Duration, limit int64, 
 		}
 	}
 
-	if reason := l.oneTooMany(ctx, calls, err, s); reason != nil {
+	if reason := l.oneTooMany(b, calls, err, s); reason != nil {
 		err, partial = fmt.Errorf("%w: %w", rpc.ErrRate, reason), false
 	}
 
 	if err != nil && !partial {
-		l.failed(ctx, calls, err, s)
+		l.failed(ctx, b, calls, err, s)
 		return err
 	}
 
@@ -285,9 +295,9 @@ func (l *link) attempt(ctx context.Context, timeout time.Duration, limit int64, 
 
 // oneTooMany returns the refusal of logs without a reason, and without
 // a known cause but that others were in flight.
-func (l *link) oneTooMany(ctx context.Context, calls []*rpc.Call, err error, s sent) error {
+func (l *link) oneTooMany(b bounds, calls []*rpc.Call, err error, s sent) error {
 	i := slices.IndexFunc(calls, isLogs)
-	if i < 0 || ctx.Value(unprovenKey{}) != nil || len(calls) > 1 && !l.batches.work(len(calls)) || !l.rate.crowded(s) {
+	if i < 0 || b.unproven || len(calls) > 1 && !l.batches.work(len(calls)) || !l.rate.crowded(s) {
 		return nil
 	}
 
@@ -301,21 +311,13 @@ func (l *link) oneTooMany(ctx context.Context, calls []*rpc.Call, err error, s s
 	return nil
 }
 
-type unprovenKey struct{}
-
-// unproven marks what is asked under a context as more than the node has answered yet: if its answer
-// is lost, that may be the reason.
-func unproven(ctx context.Context) context.Context {
-	return context.WithValue(ctx, unprovenKey{}, true)
-}
-
 // tries is how often requests are sent at once while their answer is lost on its way: the connection
 // was idle for too long, or one of the machines behind the URL is broken.
-func (l *link) tries(ctx context.Context, calls []*rpc.Call) int {
+func (l *link) tries(b bounds, calls []*rpc.Call) int {
 	switch {
 	case len(calls) > 1 && !l.batches.work(len(calls)):
 		return 1 // its size may be the reason
-	case ctx.Value(unprovenKey{}) != nil:
+	case b.unproven:
 		return 2
 	}
 
@@ -341,7 +343,7 @@ func metRate(c *rpc.Call) bool {
 }
 
 // failed keeps the books of a batch that failed as a whole.
-func (l *link) failed(ctx context.Context, calls []*rpc.Call, err error, s sent) {
+func (l *link) failed(ctx context.Context, b bounds, calls []*rpc.Call, err error, s sent) {
 	size := len(calls)
 	kind := rpc.Classify(err)
 	switch {
@@ -364,7 +366,7 @@ func (l *link) failed(ctx context.Context, calls []*rpc.Call, err error, s sent)
 		l.blame(ctx, err, s.at)
 		_, page := errors.AsType[*rpc.Page](err)
 		switch {
-		case ctx.Value(unprovenKey{}) != nil: // its size may be the reason
+		case b.unproven: // its size may be the reason
 		case broke(err) && !errors.Is(err, rpc.ErrAbandoned):
 			l.rate.lost(s, l.Pause(false))
 		case page && kind == rpc.Failed: // as a bare 503 or 403: it may be the rate

@@ -80,12 +80,8 @@ func (n *Node) readPart(ctx context.Context, from, to uint64, f *Filter) (b Batc
 
 	defer n.rate.leave()
 	size := min(to-from+1, n.Span(f))
-	if !n.span.of(f).proven(float64(size)) {
-		ctx = unproven(ctx)
-	}
-
 	asked := n.cfg.Now()
-	b, bytes, err := n.rangeLogs(ctx, from, from+size-1, f)
+	b, bytes, err := n.rangeLogs(ctx, from, from+size-1, f, !n.span.of(f).proven(float64(size)))
 	if err == nil {
 		n.gaveLogs()
 		full = fullness(len(b.Logs), bytes, int(n.cfg.MaxBytes/8))
@@ -188,7 +184,7 @@ func (e *logsRefused) Error() string { return e.err.Error() }
 func (e *logsRefused) Unwrap() error { return e.err }
 
 // rangeLogs reads one range in one piece, and says how many bytes its logs had.
-func (n *Node) rangeLogs(ctx context.Context, from, to uint64, f *Filter) (Batch, int, error) {
+func (n *Node) rangeLogs(ctx context.Context, from, to uint64, f *Filter, unproven bool) (Batch, int, error) {
 	b := Batch{From: from, To: to, Filter: f}
 	heads := []*rpc.Call{rpc.ByNumber(to)}
 	if from != to {
@@ -196,7 +192,8 @@ func (n *Node) rangeLogs(ctx context.Context, from, to uint64, f *Filter) (Batch
 	}
 
 	asked := n.cfg.Now()
-	a, err := n.logs(ctx, query{where: blockRange(from, to), filter: f, heads: heads, block: from == to})
+	a, err := n.logs(ctx, query{where: blockRange(from, to), filter: f, heads: heads, block: from == to,
+		unproven: unproven})
 	if errors.Is(err, errLacksFirst) {
 		return b, 0, n.lacksFirst(ctx, from, to)
 	}
@@ -420,7 +417,9 @@ type query struct {
 	keep   func(*types.Log) bool // which of the logs; nil: all
 	heads  []*rpc.Call           // headers that are asked for in every batch
 	block  bool                  // one block, which cannot be asked for in parts
-	large  bool                  // it may have blockAnswer bytes; logs that have one part in 16 of that are left out
+	// as many blocks were not answered before
+	unproven bool
+	large    bool // it may have blockAnswer bytes; logs that have one part in 16 of that are left out
 }
 
 // logsAnswer is the answer to one reading, of all parts of a filter.
@@ -494,7 +493,7 @@ func (n *Node) parts(ctx context.Context, q query, parts []string) (logsAnswer, 
 			calls = append(calls, &rpc.Call{Method: head.Method, Params: head.Params})
 		}
 
-		if err := n.sendLogs(ctx, limit, calls); err != nil {
+		if err := n.sendRange(ctx, limit, q.unproven, calls); err != nil {
 			if _, said := errors.AsType[*rpc.Error](err); said {
 				err = &logsRefused{err}
 			}
