@@ -1,11 +1,7 @@
 package chain
 
 import (
-	"bytes"
-	"context"
 	"encoding/json"
-	"fmt"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -20,56 +16,26 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/chain/rpc"
 )
 
-// direct asks a node without a socket, so that time in a bubble goes on.
+// direct is a node that is asked over pipes, so that time in a bubble goes on.
 type direct struct {
 	node *testNode
-	down atomic.Bool
-}
-
-func (d *direct) Close() {}
-
-func (d *direct) Exchange(_ context.Context, calls []*rpc.Call, limit int64, _ func()) (rpc.Traffic, error) {
-	if d.down.Load() {
-		return rpc.Traffic{}, rpc.ErrDisconnected
-	}
-
-	var body bytes.Buffer
-	for i, c := range calls {
-		fmt.Fprintf(&body, `%s{"jsonrpc":"2.0","id":%d,"method":%q,"params":%s}`, []string{"[", ","}[min(i, 1)], i,
-			c.Method, c.Params)
-	}
-
-	body.WriteByte(']')
-	sent := rpc.Traffic{Sent: body.Len()}
-
-	return sent, rpc.Fill(bytes.NewReader(d.node.serve(body.Bytes(), nil)), limit, calls, 0)
+	host *host
 }
 
 // startDirect runs a Source on nodes without sockets, in a bubble.
 func startDirect(t *testing.T, chain *testChain, nodes int, cfg Config) (*Source, []*direct) {
 	t.Helper()
-	cfg.ChainID, cfg.Finality, cfg.believeAfter = 1, Latest, 50*time.Millisecond
-	for range nodes {
-		cfg.URLs = append(cfg.URLs, "http://localhost")
-	}
-
-	s, err := New(cfg)
-	require.NoError(t, err)
+	var p pipes
+	cfg.ChainID, cfg.Finality, cfg.Dial, cfg.believeAfter = 1, Latest, p.dial, 50*time.Millisecond
 	list := make([]*direct, nodes)
-	for i := range s.nodes {
-		n := &testNode{t: t, chain: chain, head: uint64(len(chain.headers) - 1), chainID: 1, asked: map[string]int{}}
-		list[i] = &direct{node: n}
-		c := s.nodeConfig(s.nodes[i].Name(), cfg.URLs[i])
-		c.Client = list[i]
-		s.nodes[i] = endpoint.New(c)
+	for i := range list {
+		n, h := p.node(t, chain)
+		list[i] = &direct{n, h}
+		cfg.URLs = append(cfg.URLs, n.server.URL)
 	}
 
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- s.Run(ctx) }()
-	t.Cleanup(func() { cancel(); require.NoError(t, <-done) })
-	synctest.Wait()
-	require.Equal(t, uint64(len(chain.headers)-1), s.View().Head)
+	s := start(t, cfg)
+	await(t, s, func(v View) bool { return v.Head == uint64(len(chain.headers)-1) })
 
 	return s, list
 }
@@ -171,7 +137,7 @@ func TestALiarStaysOutWhileOthersServe(t *testing.T) {
 		liar.foreign(false)
 		<-time.After(10 * time.Second)
 		require.False(t, s.Endpoints()[0].Up)
-		other.down.Store(true)
+		other.host.refuse(true)
 		require.Less(t, persist(t, s, chain, time.Minute), endpoint.LongestWait+time.Second)
 		require.True(t, s.Endpoints()[0].Up)
 		require.NoError(t, s.Health())
@@ -186,10 +152,10 @@ func TestALiarIsOutAgainWhenAnotherIsBack(t *testing.T) {
 		s, list := startDirect(t, chain, 2, Config{})
 		list[0].foreign(true)
 		persist(t, s, chain, 3*time.Second)
-		list[1].down.Store(true)
+		list[1].host.refuse(true)
 		<-time.After(15 * time.Second)
 		require.True(t, s.Endpoints()[0].Up, "it still tells the head")
-		list[1].down.Store(false)
+		list[1].host.refuse(false)
 		<-time.After(8*time.Second + 10*time.Second)
 		require.True(t, s.Endpoints()[1].Up)
 		s.nodes[0].Blame(t.Context(), rpc.ErrInvalid)

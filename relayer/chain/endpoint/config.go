@@ -28,11 +28,10 @@ var (
 // cannot be asked for in parts. Of those larger than Config.MaxBytes one is read at a time.
 const smallAnswer, blockAnswer = 8 << 20, 256 << 20
 
-// Config of a Node. All fields are required but MaxRPS, Client, Dial, Large and Accused.
+// Config of a Node. All fields are required but MaxRPS, Dial, Large and Accused.
 type Config struct {
 	Name         string // as operators see it, without secrets
 	URL          string
-	Client       rpc.Client    // nil: one of URL
 	Dial         rpc.Dial      // nil: the network
 	Large        chan struct{} // holds a token while an answer with more than MaxBytes is read; nil: one of its own
 	ChainID      uint64
@@ -51,5 +50,5 @@ type Config struct {
 }
 
 func (c *Config) webSocket() bool {
-	return c.Client == nil && strings.HasPrefix(strings.ToLower(c.URL), "ws")
+	return strings.HasPrefix(strings.ToLower(c.URL), "ws")
 }

@@ -30,13 +30,8 @@ type link struct {
 func newLink(cfg *Config) *link {
 	l := &link{cfg: cfg, rate: newAllowance(cfg.MaxRPS, cfg.Now), batches: newBatches(cfg.Now),
 		standing: &standing{cfg: cfg, health: health{state: Untried}}}
-	switch {
-	case cfg.Client != nil:
-		l.client = cfg.Client
-	case cfg.webSocket():
+	if l.client = rpc.NewHTTP(cfg.URL, cfg.Dial); cfg.webSocket() {
 		l.client = rpc.NewWS(cfg.URL, cfg.Dial, l.checkChain)
-	default:
-		l.client = rpc.NewHTTP(cfg.URL, cfg.Dial)
 	}
 
 	return l

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"testing"
@@ -229,4 +230,9 @@ func BenchmarkLogs(b *testing.B) {
 			}
 		})
 	}
+}
+
+// Fill reads the answer to a batch with ids from first on, and fills it in.
+func Fill(from io.Reader, limit int64, calls []*Call, first uint64) error {
+	return newMessage(from, limit).deliver(calls, first)
 }

@@ -13,7 +13,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"strconv"
 	"strings"
 	"time"
@@ -291,12 +290,6 @@ func encode(calls []*Call, first uint64) []byte {
 	}
 
 	return []byte(body)
-}
-
-// Fill reads the answer to a batch with ids from first on, and fills it in: for a Client over
-// another transport. An answer of more than limit bytes is ErrTooLarge.
-func Fill(from io.Reader, limit int64, calls []*Call, first uint64) error {
-	return newMessage(from, limit).deliver(calls, first)
 }
 
 // deliver reads the answer to a batch with ids from first on, and puts its parts where they belong.

@@ -6,14 +6,13 @@ import "bytes"
 // after longest bytes with cutMark, a number or word after longestWord, and a run of blanks after one. The
 // result is JSON wherever the original is. The zero value but for longest is ready for use.
 type trim struct {
-	longest  int
-	length   int  // of the token so far, in bytes
-	quoted   bool // inside a string
-	slash    bool // behind a backslash
-	escape   int  // hexadecimal digits of \u that are due
-	cut      bool // the rest of the string is left out
-	blank    bool // the last byte was one
-	shortens bool // something was left out of a string, ever
+	longest int
+	length  int  // of the token so far, in bytes
+	quoted  bool // inside a string
+	slash   bool // behind a backslash
+	escape  int  // hexadecimal digits of \u that are due
+	cut     bool // the rest of the string is left out
+	blank   bool // the last byte was one
 }
 
 const (
@@ -84,7 +83,6 @@ func (t *trim) keepsOfString(c byte) bool {
 	}
 
 	t.cut = whole && t.length > t.longest
-	t.shortens = t.shortens || t.cut
 
 	return true
 }
