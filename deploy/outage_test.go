@@ -170,10 +170,10 @@ func TestFaultsAreTold(t *testing.T) {
 // fullDisks are faults of file systems of the fleet's database that are full; none where none can be mounted.
 func (f *outageFleet) fullDisks() []lab.Fault {
 	t := f.w.t
-	mount := func(name string) string {
+	mount := func(name, size string) string {
 		dir := filepath.Join(t.TempDir(), name)
 		require.NoError(t, os.Mkdir(dir, 0o755))
-		if out, err := exec.Command("mount", "-t", "tmpfs", "-o", "size=96m", "tmpfs", dir).CombinedOutput(); err != nil {
+		if out, err := exec.Command("mount", "-t", "tmpfs", "-o", "size="+size, "tmpfs", dir).CombinedOutput(); err != nil {
 			t.Logf("no disk that is really full: %s", out)
 			return ""
 		}
@@ -182,7 +182,7 @@ func (f *outageFleet) fullDisks() []lab.Fault {
 
 		return dir
 	}
-	disk, wal := mount("disk"), mount("wal")
+	disk, wal := mount("disk", "16m"), mount("wal", "96m")
 	if disk == "" || wal == "" {
 		return nil
 	}
@@ -215,17 +215,17 @@ func (f *outageFleet) fullDisks() []lab.Fault {
 	return []lab.Fault{
 		{Name: "disk of the tables full", Says: "No space left|database is full", Alert: "RelayerDatabaseDown",
 			Begin: func(ctx context.Context) (func() error, error) {
-				for rows := 1 << 18; rows > 0; { // until not one more finds room
+				for rows := 1000; rows > 0; { // until not one more finds room
 					if _, err := f.DB.Exec(ctx, `insert into chain_blocks (chain_id, number, hash)
-						select 0, nextval('small'), repeat('x', 900) from generate_series(1, $1)`, rows); err != nil {
-						rows /= 4
+						select 0, nextval('small'), repeat('x', 66) from generate_series(1, $1)`, rows); err != nil {
+						rows /= 10
 					}
 				}
 
 				return func() error {
-					_, err := f.DB.Exec(context.WithoutCancel(ctx), `delete from chain_blocks where chain_id = 0`)
+					_, err := f.DB.Exec(context.WithoutCancel(ctx), `alter table chain_blocks set tablespace pg_default`)
 					if err == nil {
-						_, err = f.DB.Exec(context.WithoutCancel(ctx), `vacuum chain_blocks`)
+						_, err = f.DB.Exec(context.WithoutCancel(ctx), `delete from chain_blocks where chain_id = 0`)
 					}
 
 					return err

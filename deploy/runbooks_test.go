@@ -77,6 +77,39 @@ func TestRunbookStatementsRun(t *testing.T) {
 	require.Greater(t, ran, 20)
 }
 
+var (
+	kubectl = regexp.MustCompile("kubectl [^`\n#]+")
+	named   = regexp.MustCompile(`\b(?:(?:pod|port-forward|statefulset/|deployment/|secret generic|edit secret|configmap) ?)([a-z][a-z0-9-]+)`)
+)
+
+// Every line for kubectl names what the chart makes for a release of the name that deploy/README.md gives it.
+func TestRunbooksNameWhatTheChartMakes(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("testdata/chart_names.txt")
+	require.NoError(t, err)
+	values, err := os.ReadFile("chart/values.yaml")
+	require.NoError(t, err)
+	made := regexp.MustCompile(`[a-z]+ (StatefulSet|Deployment|ConfigMap) `).ReplaceAllString(string(text), "")
+	seen := 0
+	for name, page := range pages(t) {
+		for _, line := range kubectl.FindAllString(page, -1) {
+			require.Regexp(t, `^kubectl (create namespace|-n) escrow-relayer\b`, line, name)
+			for _, m := range named.FindAllStringSubmatch(line, -1) {
+				seen++
+				if strings.Contains(m[0], "secret ") {
+					require.Regexp(t, `ecret: `+m[1]+`( #|\n)`, string(values), "%s: %s: no secret of that name is read", name, line)
+					continue
+				}
+
+				workload := regexp.MustCompile(`-\d+$`).ReplaceAllString(m[1], "")
+				require.Contains(t, strings.Split(made, "\n"), workload, "%s: %s", name, line)
+			}
+		}
+	}
+
+	require.GreaterOrEqual(t, seen, 7)
+}
+
 var link = regexp.MustCompile(`\]\(([^)\s]+)\)`)
 
 func TestLinksLeadSomewhere(t *testing.T) {
