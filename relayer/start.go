@@ -20,7 +20,6 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/chain"
 	"github.com/fusion-prime/escrow-relayer/relayer/contract"
 	"github.com/fusion-prime/escrow-relayer/relayer/database"
-	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
 	"github.com/fusion-prime/escrow-relayer/relayer/logging"
 	"github.com/fusion-prime/escrow-relayer/relayer/publish/pubsub"
 )
@@ -196,9 +195,7 @@ func (r *Relayer) checkDatabase(ctx context.Context) error {
 		return err
 	}
 
-	return fleet.Naming(ctx, r.db.Session, func(ctx context.Context) error {
-		return election.CheckSame(ctx, r.db.Session, r.db.Pool)
-	})
+	return election.CheckSame(ctx, r.db.Session, r.db.Pool)
 }
 
 // prepareSchema makes sure that the database has the schema of this binary.

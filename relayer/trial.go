@@ -59,7 +59,8 @@ func (t *Trial) Do(ctx context.Context, tell func(what, holds string, err error)
 		}
 
 		if slices.Contains(names, s.what) {
-			well = tell(s.what, s.holds, t.r.attempt(ctx, s)) && well
+			err := fleet.Naming(ctx, t.DB.Session, func(ctx context.Context) error { return t.r.attempt(ctx, s) })
+			well = tell(s.what, s.holds, err) && well
 		}
 	}
 
