@@ -182,7 +182,7 @@ func (f *outageFleet) fullDisks() []lab.Fault {
 
 		return dir
 	}
-	disk, wal := mount("disk", "16m"), mount("wal", "96m")
+	disk, wal := mount("disk", "16m"), mount("wal", "160m")
 	if disk == "" || wal == "" {
 		return nil
 	}
@@ -200,7 +200,8 @@ func (f *outageFleet) fullDisks() []lab.Fault {
 	_ = os.Chmod(filepath.Dir(wal), 0o755)
 	require.NoError(t, errors.Join(os.Chown(disk, uid, -1), os.Chown(wal, uid, -1)))
 	for _, sql := range []string{`create tablespace small location '` + disk + `'`,
-		`alter table chain_blocks set tablespace small`, `create sequence small`} {
+		`alter table chain_blocks set tablespace small`, `create sequence small`,
+		`alter system set max_wal_size = '64MB'`} {
 		_, err := f.DB.Exec(ctx, sql)
 		require.NoError(t, err)
 	}

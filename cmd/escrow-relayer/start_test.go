@@ -172,6 +172,8 @@ func TestDoctorOfEveryChain(t *testing.T) {
 	require.Zero(t, code, out)
 	require.Contains(t, out, "chain 1337\n")
 	require.Contains(t, out, "chain "+w.two.Chain.ChainID().String()+"\n")
+	require.Contains(t, out, "takes up to 20 (TOTAL_PARTITIONS times DB_MAX_CONNS and a session, for each of 2 chains)")
+	require.Contains(t, out, "take locks in it, and fill its disk with large objects: revoke connect")
 
 	w.two.ChainEnv = merged(w.two.ChainEnv, "FACTORY_ADDRESS", "0x00000000000000000000000000000000000000aa")
 	_, err = w.one.WriteChains("operator", 0, w.two.Lab)
