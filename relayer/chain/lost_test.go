@@ -40,7 +40,7 @@ var lost = map[string]func(w http.ResponseWriter, answer []byte){
 
 // Behind a URL one machine of three does not work: a third of the answers are lost. That costs time,
 // and is taken neither for a limit of the rate nor for one of the range, but where three in a row are
-// lost. Of 125 readings of 3000 final blocks half took up to 95 s, and the slowest 15 minutes of the virtual time.
+// lost. Of 50 readings half took up to 33 s, and the slowest 12 minutes of the virtual time.
 func TestOneMachineOfThreeDoesNotWork(t *testing.T) {
 	for name, lose := range lost {
 		for _, final := range []uint64{3000, 2700} {

@@ -97,7 +97,12 @@ func (p *pace) refused(now time.Time, pause time.Duration) {
 	case n == 0:
 		p.rate.size = min(max(p.counted/window.Seconds(), p.previous, slowPace), p.rate.most)
 	case p.passed > 0: // so much was answered in all that time, of which some may have been idle
-		p.rate.refused(n, max(p.passed/now.Sub(p.resumed).Seconds(), n/2))
+		least := n / 2
+		if p.passed < fewPassed { // that tells little
+			least = n * 2 / 3
+		}
+
+		p.rate.refused(n, max(p.passed/now.Sub(p.resumed).Seconds(), least))
 	}
 
 	p.rate.until = p.filled.Add(p.rate.holds)
