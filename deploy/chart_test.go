@@ -197,6 +197,10 @@ func TestChartNames(t *testing.T) {
 				require.Contains(t, at(o, "spec", "template", "metadata", "annotations"), "checksum/config")
 			} else if strings.HasPrefix(name, "P") && strings.Contains(o["apiVersion"].(string), "coreos") {
 				require.Equal(t, "monitoring", labels["release"], "%s: kube-prometheus-stack ignores it", name)
+				job := object{"targetLabel": "job", "replacement": "escrow-relayer"} // RelayerInstanceDown asks for it
+				if endpoints, ok := at(o, "spec")["podMetricsEndpoints"].([]any); ok {
+					require.Contains(t, endpoints[0].(object)["relabelings"], job)
+				}
 			}
 		}
 	}

@@ -17,8 +17,8 @@
 //
 // The instance's knowledge of itself comes from a Source and costs nothing. The fleet comes from
 // the database, read in one place (board), at most every two seconds for all viewers together, and
-// every half minute without viewers. While the database is gone the page shows the last reading and
-// its age.
+// every half minute without viewers. The page is rendered at most once a second, for all of them. While the database
+// is gone the page shows the last reading and its age.
 //
 // The package only reads. Texts of errors pass through Config.Mask, since they may quote an RPC or
 // database URL.

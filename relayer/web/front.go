@@ -41,6 +41,7 @@ type Front struct {
 	token    *token // nil: every request is admitted
 	gate     Gate
 	overview *template.Template
+	drawn    cached[[]byte] // of the overview
 	mounts   []*mount
 }
 

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
@@ -66,6 +67,10 @@ func TestFrontOfSeveralChains(t *testing.T) {
 	page := ready("/", http.StatusOK)
 	require.Contains(t, page, `href="chains/1/"`)
 	require.Contains(t, page, "connection refused")
+	f.drawn.at = time.Now().Add(time.Hour)
+	before := source.asked
+	require.Equal(t, page, ready("/", http.StatusOK))
+	require.Equal(t, before, source.asked, "it is rendered once for all who look")
 	require.Contains(t, ready("/status", http.StatusOK), `"relayer-0"`)
 	require.Contains(t, ready("/chains/1/", http.StatusOK), `href="../../"`)
 	text := ready("/metrics", http.StatusOK)

@@ -45,14 +45,17 @@ func newOverview() (*template.Template, error) {
 
 // serveOverview answers / of a process that follows several chains.
 func (f *Front) serveOverview(w http.ResponseWriter, r *http.Request) {
-	v := overview{
-		Title: "Escrow relayer", Read: clock(f.cfg.Now()), CSS: template.CSS(pageCSS),
-		Rows: ofEach(r.Context(), f, f.row),
-	}
+	ctx := r.Context()
+	text, err := f.drawn.get(drawEvery, func() ([]byte, error) {
+		var b bytes.Buffer
+		err := f.overview.Execute(&b, overview{
+			Title: "Escrow relayer", Read: clock(f.cfg.Now()), CSS: template.CSS(pageCSS), Rows: ofEach(ctx, f, f.row),
+		})
 
-	var b bytes.Buffer
-	if err := f.overview.Execute(&b, v); err != nil {
-		f.cfg.Log.ErrorContext(r.Context(), "overview not rendered", slog.String("err", f.cfg.Mask(err.Error())))
+		return b.Bytes(), err
+	})
+	if err != nil {
+		f.cfg.Log.ErrorContext(ctx, "overview not rendered", slog.String("err", f.cfg.Mask(err.Error())))
 		writeProblem(w, problem{Status: http.StatusInternalServerError,
 			Detail: "the page could not be rendered; /status has the same as JSON"})
 
@@ -62,7 +65,7 @@ func (f *Front) serveOverview(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Security-Policy", "default-src 'none'; style-src "+hashSource(pageCSS)+
 		"; img-src data:; base-uri 'none'; frame-ancestors 'none'")
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
-	_, _ = w.Write(b.Bytes()) // a client that hung up
+	_, _ = w.Write(text) // a client that hung up
 }
 
 // row is the current state of a chain.
