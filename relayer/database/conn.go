@@ -2,6 +2,7 @@ package database
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"net"
 	"slices"
@@ -35,6 +36,7 @@ type sockets struct {
 	silence time.Duration // the default patience
 	mu      sync.Mutex
 	open    map[*socket]struct{}
+	ended   bool // there are no new ones
 }
 
 // through returns dial with each new connection registered among the sockets.
@@ -48,6 +50,10 @@ func (s *sockets) through(dial pgconn.DialFunc) pgconn.DialFunc {
 		c := &socket{Conn: conn, of: s, patience: s.silence}
 		s.mu.Lock()
 		defer s.mu.Unlock()
+		if s.ended {
+			return nil, errors.Join(net.ErrClosed, conn.Close())
+		}
+
 		s.open[c] = struct{}{}
 
 		return c, nil
@@ -63,6 +69,14 @@ func (s *sockets) close() {
 	for _, c := range all {
 		_ = c.Close() // the connection is gone, with or without an error
 	}
+}
+
+// end is close for good: a connection that is cut while it is made would be tried again without TLS.
+func (s *sockets) end() {
+	s.mu.Lock()
+	s.ended = true
+	s.mu.Unlock()
+	s.close()
 }
 
 // socket is a connection that ends reads and writes after its patience (silence, unless its user

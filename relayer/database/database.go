@@ -169,7 +169,7 @@ func (d *Database) Renew() {
 // Close closes everything, once all connections are returned. A connection that fails to close
 // within closeTimeout is cut off.
 func (d *Database) Close() {
-	cut := time.AfterFunc(closeTimeout, d.sockets.close)
+	cut := time.AfterFunc(closeTimeout, d.sockets.end)
 	defer cut.Stop()
 	d.Pool.Close()
 	_ = d.close() // the connector only stops refreshing its certificates

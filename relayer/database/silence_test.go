@@ -124,6 +124,11 @@ func TestSocketDoesNotWaitForEver(t *testing.T) {
 	require.Len(t, open.open, 1)
 	require.NoError(t, conn.Close())
 	require.Empty(t, open.open)
+
+	open.end()
+	_, err = open.through(func(context.Context, string, string) (net.Conn, error) { return far, nil })(t.Context(), "", "")
+	require.ErrorIs(t, err, net.ErrClosed)
+	require.Empty(t, open.open)
 }
 
 // noting keeps the deadlines that are set, and fails to set them.
