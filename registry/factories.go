@@ -23,10 +23,15 @@ type Factory struct {
 	Past, Until int64
 }
 
+// Deploys reports whether the deployments of a block are followed.
+func (f *Factory) Deploys(block uint64) bool {
+	return int64(block) >= f.Start && (f.Retired == 0 || int64(block) < f.Retired)
+}
+
 // Follows reports whether the factory watch reads the deployments of a block: they are followed, and not of
 // the past that is read beside it.
 func (f *Factory) Follows(block uint64) bool {
-	return int64(block) >= max(f.Start, f.Until) && (f.Retired == 0 || int64(block) < f.Retired)
+	return f.Deploys(block) && int64(block) >= f.Until
 }
 
 // MaxFactories is the most factories of a chain, retired ones included.
@@ -85,6 +90,11 @@ func (f *Followed) Has(address common.Address, block uint64) bool {
 	return slices.ContainsFunc(f.List(), func(k Factory) bool { return k.Address == address && k.Follows(block) })
 }
 
+// Deploys reports whether a contract's deployments in a block are followed, by whichever watch.
+func (f *Followed) Deploys(address common.Address, block uint64) bool {
+	return slices.ContainsFunc(f.List(), func(k Factory) bool { return k.Address == address && k.Deploys(block) })
+}
+
 // Addresses are those of all factories.
 func (f *Followed) Addresses() []common.Address {
 	list := f.List()
@@ -101,16 +111,25 @@ var ErrUnknownFactory = errors.New("this database does not follow the factory")
 
 // AddFactories makes the leader follow further factories: their deployments from the cursor of the factory watch
 // on come with those of the others; earlier ones, from each Start on, are read beside the watch. Known factories
-// stay as they are. The transaction holds the row of leadership.
+// stay as they are.
 //
-// The new generation voids what the leader has read without them.
+// The new generation voids what the leader and the owners have read without them.
 func AddFactories(ctx context.Context, tx pgx.Tx, chainID int64, more []Factory) error {
-	if err := PutFactories(ctx, tx, chainID, more); err != nil {
+	if err := lookAgain(ctx, tx, chainID); err != nil {
 		return err
 	}
 
-	if _, err := tx.Exec(ctx, lookAgain, chainID); err != nil {
-		return fmt.Errorf("make the factory watch of chain %d look again: %w", chainID, err)
+	return PutFactories(ctx, tx, chainID, more)
+}
+
+// lookAgain voids what was read with other factories, wherever the cursors are, and holds them: what comes after it in
+// the transaction sees where they stand. Rows are locked in the order leadership, cursors.
+func lookAgain(ctx context.Context, tx pgx.Tx, chainID int64) error {
+	for _, statement := range []string{`update leadership set generation = generation + 1 where chain_id = $1`,
+		`update cursors set generation = generation + 1 where chain_id = $1`} {
+		if _, err := tx.Exec(ctx, statement, chainID); err != nil {
+			return fmt.Errorf("make the watches of chain %d look again: %w", chainID, err)
+		}
 	}
 
 	return nil
@@ -124,13 +143,16 @@ func PutFactories(ctx context.Context, tx pgx.Tx, chainID int64, more []Factory)
 		}
 	}
 
+	if _, err := tx.Exec(ctx, beginEarlier, chainID); err != nil {
+		return fmt.Errorf("move the first block of chain %d: %w", chainID, err)
+	}
+
 	return nil
 }
 
-const lookAgain = `
+const beginEarlier = `
 	update leadership
-	set generation = generation + 1, start_block = least(start_block, (select min(start_block) from factories where chain_id = $1))
-	where chain_id = $1`
+	set start_block = least(start_block, (select min(start_block) from factories where chain_id = $1)) where chain_id = $1`
 
 const addFactory = `
 	insert into factories (chain_id, id, address, start_block, past_block, until_block)
@@ -145,6 +167,10 @@ const addFactory = `
 // escrow would be lost.
 func RetireFactory(ctx context.Context, tx pgx.Tx, chainID int64, address common.Address, at int64) (block int64,
 	err error) {
+	if err := lookAgain(ctx, tx, chainID); err != nil {
+		return 0, err
+	}
+
 	var next int64
 	err = tx.QueryRow(ctx, retireFactory, chainID, address[:], at).Scan(&block, &next)
 	if errors.Is(err, pgx.ErrNoRows) {
@@ -175,8 +201,11 @@ func RetireFactory(ctx context.Context, tx pgx.Tx, chainID int64, address common
 	return block, nil
 }
 
+// next is the block that no watch has passed.
 const retireFactory = `
-	with l as (update leadership set generation = generation + 1 where chain_id = $1 returning next_block)
+	with l as (
+		select greatest(next_block, (select max(next_block) from cursors where chain_id = $1)) as next_block
+		from leadership where chain_id = $1)
 	update factories set retired_block = coalesce(retired_block, nullif($3::bigint, 0), greatest(l.next_block,
 		(select max(head_block) + 1 from relayer_instances where chain_id = $1)))
 	from l where chain_id = $1 and address = $2 and past_block is null
@@ -185,6 +214,10 @@ const retireFactory = `
 // FollowFactory undoes RetireFactory. What was deployed since, up to the cursor of the factory watch, is read as a
 // past.
 func FollowFactory(ctx context.Context, tx pgx.Tx, chainID int64, address common.Address) error {
+	if err := lookAgain(ctx, tx, chainID); err != nil {
+		return err
+	}
+
 	tag, err := tx.Exec(ctx, followFactory, chainID, address[:])
 	if err == nil && tag.RowsAffected() == 0 {
 		err = fmt.Errorf("%w, or it is not retired: `escrow-relayer factory list` tells which; one is added by FACTORY_ADDRESS",
@@ -199,11 +232,11 @@ func FollowFactory(ctx context.Context, tx pgx.Tx, chainID int64, address common
 }
 
 const followFactory = `
-	with l as (update leadership set generation = generation + 1 where chain_id = $1 returning next_block)
 	update factories
 	set past_block = case when retired_block < l.next_block then coalesce(past_block, retired_block) else past_block end,
 	    until_block = case when retired_block < l.next_block then l.next_block else until_block end, retired_block = null
-	from l where chain_id = $1 and address = $2 and retired_block is not null`
+	from (select next_block from leadership where chain_id = $1) l
+	where chain_id = $1 and address = $2 and retired_block is not null`
 
 // ErrCreating means that transactions which create escrows of a factory are under way.
 var ErrCreating = errors.New("transactions that create escrows are under way")

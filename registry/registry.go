@@ -1,12 +1,11 @@
-// Package registry owns the factories that are followed, and the escrows that they have deployed:
-// the leader discovers them, the owners of their slots follow them.
+// Package registry owns the factories that are followed, and the escrows that they have deployed.
 //
-// A discovery adds a row to late_escrows too: the escrow is outside every cursor so far. The owner
-// of its slot admits it: it puts the EscrowDeployed into the outbox, catches the escrow up to its
-// cursor if it is behind, and removes the row in the transaction that commits the last of its past
-// events. From then on the slot's cursor covers the escrow, through every change of owner. So
-// "late, in a slot of mine" is the one query by which an owner learns of new escrows; a
-// notification only hurries it.
+// The owner of an escrow's slot registers it, in the transaction that stores its EscrowDeployed. What an owner has
+// passed without it, the leader registers: a deployment that the owner did not see, or one of the past of a
+// factory that was added later. Such an escrow is late, and has a row in late_escrows: it is outside the cursor
+// of its slot. The owner catches it up, and removes the row in the transaction that commits the last of its past
+// events. From then on the slot's cursor covers the escrow, through every change of owner. So "late, in a slot of
+// mine" is the one query by which an owner learns of escrows that it has not seen; a notification only hurries it.
 package registry
 
 import (
@@ -20,8 +19,8 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// Channel is the notification channel on which the leader announces new rows and its cursor; the
-// payload is the chain id.
+// Channel is the notification channel on which the leader announces late escrows; the payload is the
+// chain id.
 const Channel = "relayer_registry"
 
 // DB is a pool, a connection or a transaction: the caller owns the transaction.
@@ -39,7 +38,7 @@ const (
 	Orphaned int16 = 4
 )
 
-// Discovery is a new escrow, as the leader records it.
+// Discovery is a new escrow.
 type Discovery struct {
 	Address    common.Address
 	Factory    common.Address
@@ -50,7 +49,7 @@ type Discovery struct {
 	Occurrence int16 // of its event id
 }
 
-// Late is an escrow that waits to be admitted by the owner of its slot.
+// Late is an escrow outside the cursor of its slot.
 type Late struct {
 	Address   common.Address
 	Slot      int16
@@ -59,16 +58,26 @@ type Late struct {
 	Monitored int64 // newest block whose events of this escrow are stored; Block-1 at first
 	Factory   common.Address
 	Ended     int64 // block of its release or refund; 0: none is stored
+	Announced bool  // its EscrowDeployed is stored
 }
 
 // Next is the block from which the catch-up continues.
 func (l Late) Next() int64 { return l.Monitored + 1 }
 
-// Record writes discoveries, in the leader's transaction, and returns how many the registry
-// accepted. It fails for an escrow of a factory that the database does not follow. A known address
-// keeps its row, unless a reorganisation orphaned it: then the new deployment replaces the old one.
-// Of several discoveries of an address the first counts.
-func Record(ctx context.Context, tx DB, chainID int64, found []Discovery) (registered int, err error) {
+// Writer is who registers escrows.
+type Writer int
+
+// The writers.
+const (
+	Owner  Writer = iota // of their slots, with the block of their deployment
+	Leader               // what the owners of their slots have passed, which is late
+	Past                 // the leader, beside the cursors: every one is late
+)
+
+// Record registers escrows, in the writer's transaction, and returns how many rows it has written. It fails for
+// an escrow of a factory that the database does not follow. A known address keeps its row, unless a reorganisation
+// orphaned it: then the new deployment replaces the old one. Of several discoveries of an address the first counts.
+func Record(ctx context.Context, tx DB, chainID int64, by Writer, found []Discovery) (registered int, err error) {
 	n := len(found)
 	if n == 0 {
 		return 0, nil
@@ -82,7 +91,7 @@ func Record(ctx context.Context, tx DB, chainID int64, found []Discovery) (regis
 		txs[i], occurrences[i], factories[i] = d.TxHash[:], d.Occurrence, d.Factory[:]
 	}
 
-	tag, err := tx.Exec(ctx, record, pgx.StrictNamedArgs{
+	tag, err := tx.Exec(ctx, records[by], pgx.StrictNamedArgs{
 		"chain": chainID, "addresses": addresses, "slots": slots, "blocks": blocks, "indexes": indexes, "txs": txs,
 		"occurrences": occurrences, "factories": factories,
 	})
@@ -93,26 +102,66 @@ func Record(ctx context.Context, tx DB, chainID int64, found []Discovery) (regis
 	return int(tag.RowsAffected()), nil
 }
 
-const record = `
-	with put as (
+// records are the statements of Record. Writers insert in the order of addresses, so that none waits for another that
+// waits for it.
+var records = [...]string{
+	Owner:  fmt.Sprintf(record, ""),
+	Leader: `with put as (` + fmt.Sprintf(record, "where block < ("+Cursor+")") + `)` + makeLate,
+	Past:   `with put as (` + fmt.Sprintf(record, "") + `)` + makeLate,
+}
+
+const (
+	// Cursor is the SQL for the cursor of a slot of @chain.
+	Cursor = `select coalesce(c.next_block, s.next_block) from slot_ownership s
+		left join cursors c on c.chain_id = s.chain_id and c.instance_id = s.owner
+		where s.chain_id = @chain and s.slot = t.slot`
+
+	record = `
 		insert into escrows as r (chain_id, address, slot, discovered_block_number, log_index, tx_hash, occurrence, factory)
 		select distinct on (address) @chain::bigint, t.address, slot, block, index, tx, occurrence, f.id
 		from unnest(@addresses::bytea[], @slots::smallint[], @blocks::bigint[], @indexes::integer[], @txs::bytea[], @occurrences::smallint[],
 			@factories::bytea[]) as t(address, slot, block, index, tx, occurrence, factory)
 		left join factories f on f.chain_id = @chain and f.address = t.factory
+		%s
 		order by address, block, index
 		on conflict (chain_id, address) do update
 		set status = 1, discovered_block_number = excluded.discovered_block_number, log_index = excluded.log_index, tx_hash = excluded.tx_hash,
 		    occurrence = excluded.occurrence, factory = excluded.factory, ended_block = null, updated_at = now()
 		where r.status = 4
-		returning address, slot, discovered_block_number, log_index)
-	insert into late_escrows (chain_id, address, slot, deployed_block, log_index, monitored)
-	select @chain, address, slot, discovered_block_number, log_index, discovered_block_number - 1 from put`
+		returning address, slot, discovered_block_number, log_index`
 
-// ListLate returns at most limit escrows in slots of the owner that wait to be admitted and
-// continue their catch-up in the blocks from..to, exclusive, ordered by that block.
-func ListLate(ctx context.Context, db DB, chainID int64, owner string, from, to int64, limit int) ([]Late, error) {
-	rows, _ := db.Query(ctx, listLate, chainID, owner, limit, from-1, to-1)
+	makeLate = `
+	insert into late_escrows (chain_id, address, slot, deployed_block, log_index, monitored)
+	select @chain, address, slot, discovered_block_number, log_index, discovered_block_number - 1 from put
+	on conflict do nothing`
+)
+
+// Postpone makes registered escrows late, in their owner's transaction: it has not read all of their events.
+func Postpone(ctx context.Context, tx DB, chainID int64, addresses []common.Address) error {
+	if len(addresses) == 0 {
+		return nil
+	}
+
+	if _, err := tx.Exec(ctx, postpone, pgx.StrictNamedArgs{"chain": chainID, "addresses": addresses}); err != nil {
+		return fmt.Errorf("make %d escrows late: %w", len(addresses), err)
+	}
+
+	return nil
+}
+
+const postpone = `
+	with put as (
+		select address, slot, discovered_block_number, log_index from escrows
+		where chain_id = @chain and address = any(@addresses::bytea[]) and status <> 4)` + makeLate
+
+// Range selects late escrows: those that are deployed below the block Cursor, and continue in the blocks From up to
+// Before, exclusive.
+type Range struct{ From, Before, Cursor int64 }
+
+// ListLate returns at most limit late escrows of a range in slots of the owner, ordered by the block in which they
+// continue, and that are open.
+func ListLate(ctx context.Context, db DB, chainID int64, owner string, r Range, limit int) ([]Late, error) {
+	rows, _ := db.Query(ctx, listLate, chainID, owner, limit, r.From-1, r.Before-1, r.Cursor)
 	late, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Late])
 	if err != nil {
 		return nil, fmt.Errorf("list late escrows: %w", err)
@@ -121,22 +170,42 @@ func ListLate(ctx context.Context, db DB, chainID int64, owner string, from, to 
 	return late, nil
 }
 
+const (
+	// Announced is the SQL for a late escrow l whose EscrowDeployed is stored.
+	Announced = `exists (select from events d
+		where d.chain_id = l.chain_id and d.block_number = l.deployed_block and d.log_index = l.log_index)`
+
+	// Open is the SQL for a late escrow l that its owner can catch up. One waits while the publication of its events is
+	// requested: they come first. Another one waits for the second reading, once its owner has not seen its
+	// EscrowDeployed either.
+	Open = `(l.monitored < l.deployed_block or ` + Announced + `) and not exists (
+		select from requests q where q.chain_id = l.chain_id and q.escrow = l.address)`
+)
+
 const listLate = `
-	select address, slot, deployed_block, log_index, monitored, e.factory, e.ended
+	select address, slot, deployed_block, log_index, monitored, e.factory, e.ended, ` + Announced + `
 	from late_escrows l
 	cross join lateral (
 		select f.address as factory, coalesce(r.ended_block, 0) as ended
 		from escrows r join factories f on f.chain_id = r.chain_id and f.id = r.factory
 		where r.chain_id = l.chain_id and r.address = l.address limit 1) e
 	where chain_id = $1 and slot = any(array(select slot from slot_ownership where chain_id = $1 and owner = $2))
-	  and monitored >= $4 and monitored < $5
+	  and monitored >= $4 and monitored < $5 and deployed_block < $6 and ` + Open + `
 	order by monitored, deployed_block, log_index limit $3`
 
-// Load reads the escrows of some slots that a cursor covers and that may still emit events: active
-// ones, with endedBlock 0, and those that ended above the block final, since a reorganisation may
-// undo that end.
-func Load(ctx context.Context, db DB, chainID int64, slots []int16, final int64,
-	each func(a, factory common.Address, endedBlock int64)) error {
+// Loaded is an escrow of Load.
+type Loaded struct {
+	Address  common.Address
+	Factory  common.Address
+	Ended    int64 // block of its release or refund; 0: it is active
+	Block    int64 // of its EscrowDeployed
+	LogIndex int32
+}
+
+// Load reads the escrows of some slots that may still emit events: active ones, and those that ended above the block
+// final, since a reorganisation may undo that end. A cursor at the block next covers them, but for those deployed at
+// it or above: it was moved back, and is to meet their deployments again.
+func Load(ctx context.Context, db DB, chainID int64, slots []int16, next, final int64, each func(Loaded)) error {
 	list, err := Factories(ctx, db, chainID)
 	if err != nil {
 		return err
@@ -147,12 +216,14 @@ func Load(ctx context.Context, db DB, chainID int64, slots []int16, final int64,
 		factories[f.ID] = f.Address
 	}
 
-	rows, _ := db.Query(ctx, load, chainID, slots, final)
+	rows, _ := db.Query(ctx, load, chainID, slots, final, next)
 	var address pgtype.DriverBytes // the driver's memory: a slice per row would be 32 MB of garbage per million
-	var ended int64
+	var l Loaded
 	var factory int16
-	_, err = pgx.ForEachRow(rows, []any{&address, &ended, &factory}, func() error {
-		each(common.BytesToAddress(address), factories[factory], ended)
+	_, err = pgx.ForEachRow(rows, []any{&address, &l.Ended, &factory, &l.Block, &l.LogIndex}, func() error {
+		l.Address, l.Factory = common.BytesToAddress(address), factories[factory]
+		each(l)
+
 		return nil
 	})
 	if err != nil {
@@ -163,9 +234,9 @@ func Load(ctx context.Context, db DB, chainID int64, slots []int16, final int64,
 }
 
 const load = `
-	select address, coalesce(ended_block, 0), factory from escrows e
+	select address, coalesce(ended_block, 0), factory, discovered_block_number, log_index from escrows e
 	where chain_id = $1 and slot = any($2) and (ended_block is null or ended_block > $3) and status <> 4
-	  and not exists (select from late_escrows l where l.chain_id = e.chain_id and l.address = e.address)`
+	  and (discovered_block_number >= $4 or not exists (select from late_escrows l where l.chain_id = e.chain_id and l.address = e.address))`
 
 // Count returns how many escrows of some slots are active, close to what Load returns: it sizes
 // memory.
@@ -183,7 +254,7 @@ func Count(ctx context.Context, db DB, chainID int64, slots []int16) (n int, err
 type Progress struct {
 	Address   common.Address
 	Monitored int64 // newest block whose events of this escrow are stored
-	CaughtUp  bool  // the slot's cursor covers it from now on; its EscrowDeployed is in the outbox
+	CaughtUp  bool  // the slot's cursor covers it from now on
 }
 
 // Advance writes progress, in the owner's transaction.

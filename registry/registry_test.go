@@ -76,9 +76,13 @@ func inSlot(slot int16, d registry.Discovery) registry.Discovery {
 	return d
 }
 
+// everywhere is every late escrow.
+var everywhere = registry.Range{Before: math.MaxInt64, Cursor: math.MaxInt64}
+
+// discovered has the leader read some deployments of a factory's past.
 func (s story) discovered(found ...registry.Discovery) {
 	s.t.Helper()
-	_, err := registry.Record(s.t.Context(), s.db, chain, found)
+	_, err := registry.Record(s.t.Context(), s.db, chain, registry.Past, found)
 	require.NoError(s.t, err)
 }
 
@@ -93,8 +97,12 @@ func (s story) admitted(escrows ...int64) {
 	require.NoError(s.t, registry.Advance(s.t.Context(), s.db, chain, progress))
 }
 
+// monitored notes how far a late escrow is caught up: its EscrowDeployed is stored.
 func (s story) monitored(n, block int64) {
 	s.t.Helper()
+	s.exec(`insert into events (chain_id, block_number, block_time, log_index, writer, type, slot, told, block_hash, tx_hash, escrow, args)
+		select chain_id, deployed_block, 0, log_index, 1, 1, slot, true, '\x01', '\x02', address, '{}'
+		from late_escrows where chain_id = $1 and address = $2 on conflict do nothing`, chain, address(n).Bytes())
 	require.NoError(s.t, registry.Advance(s.t.Context(), s.db, chain,
 		[]registry.Progress{{Address: address(n), Monitored: block}}))
 }
@@ -116,7 +124,7 @@ func (s story) orphaned(n int64) {
 // late is what an owner is told of the escrows that it has yet to admit.
 func (s story) late(owner string, limit int) []registry.Late {
 	s.t.Helper()
-	late, err := registry.ListLate(s.t.Context(), s.db, chain, owner, 0, math.MaxInt64, limit)
+	late, err := registry.ListLate(s.t.Context(), s.db, chain, owner, everywhere, limit)
 	require.NoError(s.t, err)
 
 	return late
@@ -126,10 +134,11 @@ func (s story) late(owner string, limit int) []registry.Late {
 func (s story) served(final int64, slots ...int16) map[common.Address]int64 {
 	s.t.Helper()
 	served := map[common.Address]int64{}
-	err := registry.Load(s.t.Context(), s.db, chain, slots, final, func(a, _ common.Address, endedBlock int64) {
-		require.NotContains(s.t, served, a, "an escrow was loaded twice")
-		served[a] = endedBlock
-	})
+	err := registry.Load(s.t.Context(), s.db, chain, slots, math.MaxInt64, final,
+		func(l registry.Loaded) {
+			require.NotContains(s.t, served, l.Address, "an escrow was loaded twice")
+			served[l.Address] = l.Ended
+		})
 	require.NoError(s.t, err)
 
 	return served
@@ -172,6 +181,87 @@ func TestADiscoveryIsLateUntilItsOwnerAdmitsIt(t *testing.T) {
 	require.True(t, s.row(chain, 1).CaughtUp)
 	require.Empty(t, s.late(me, 10))
 	require.Equal(t, map[common.Address]int64{address(1): 0}, s.served(0, mySlot))
+}
+
+// An owner registers what it reads, and is done with it. The leader registers what owners have passed without it, late,
+// and leaves the rest to them.
+func TestWhoReadsADeploymentRegistersIt(t *testing.T) {
+	s := begin(t)
+	record := func(by registry.Writer, found ...registry.Discovery) int {
+		n, err := registry.Record(t.Context(), s.db, chain, by, found)
+		require.NoError(t, err)
+
+		return n
+	}
+	s.exec(`insert into cursors (chain_id, instance_id, next_block) values ($1, $2, 100), ($1, $3, 200)`, chain, me, another)
+	s.exec(`update slot_ownership set next_block = 150 where slot = $1`, freeSlot)
+
+	require.Equal(t, 1, record(registry.Owner, escrow(1, 99)))
+	require.Empty(t, s.late(me, 10))
+	require.Equal(t, map[common.Address]int64{address(1): 0}, s.served(0, mySlot))
+	for _, c := range []struct {
+		slot          int16
+		passed, ahead int64
+	}{{mySlot, 99, 100}, {anothersSlot, 199, 200}, {freeSlot, 149, 150}} {
+		require.Equal(t, 0, record(registry.Leader, inSlot(c.slot, escrow(2, c.ahead))), "slot %d", c.slot)
+		passed := inSlot(c.slot, escrow(int64(c.slot), c.passed))
+		require.Equal(t, 1, record(registry.Leader, passed, escrow(1, 99)), "slot %d", c.slot)
+	}
+
+	require.Equal(t, []registry.Late{{Address: address(mySlot), Slot: mySlot, Block: 99, LogIndex: mySlot, Monitored: 98,
+		Factory: factory}}, s.late(me, 10))
+	require.Len(t, s.late(another, 10), 1)
+}
+
+// A cursor that was moved back has escrows ahead of it: it does not vouch for them, and they are not late for it.
+func TestWhatIsAheadOfACursor(t *testing.T) {
+	s := begin(t)
+	s.discovered(escrow(1, 100), escrow(2, 120))
+	s.admitted(1)
+	behind := func(next int64) (late []registry.Late, loaded []int64) {
+		late, err := registry.ListLate(t.Context(), s.db, chain, me, registry.Range{Before: math.MaxInt64, Cursor: next},
+			10)
+		require.NoError(t, err)
+		require.NoError(t, registry.Load(t.Context(), s.db, chain, []int16{mySlot}, next, 0,
+			func(l registry.Loaded) { loaded = append(loaded, l.Block) }))
+
+		return late, loaded
+	}
+	late, loaded := behind(100)
+	require.Empty(t, late)
+	require.ElementsMatch(t, []int64{100, 120}, loaded, "they are to be met again")
+	late, loaded = behind(121)
+	require.Len(t, late, 1)
+	require.Equal(t, []int64{100}, loaded)
+}
+
+// What the leader has registered and its owner has not seen waits for the second reading, which stores its
+// EscrowDeployed.
+func TestAnEscrowThatItsOwnerDoesNotSee(t *testing.T) {
+	s := begin(t)
+	s.discovered(escrow(1, 100))
+	require.NoError(t, registry.Advance(t.Context(), s.db, chain,
+		[]registry.Progress{{Address: address(1), Monitored: 150}}))
+	require.Empty(t, s.late(me, 10))
+	s.monitored(1, 150)
+	require.Len(t, s.late(me, 10), 1)
+}
+
+// An escrow that is older than its deployment becomes late again, and one of which an event is requested waits for it.
+func TestAnOlderEscrowIsPostponed(t *testing.T) {
+	s := begin(t)
+	_, err := registry.Record(t.Context(), s.db, chain, registry.Owner,
+		[]registry.Discovery{escrow(1, 100), escrow(2, 100)})
+	require.NoError(t, err)
+	require.NoError(t, registry.Postpone(t.Context(), s.db, chain, []common.Address{address(1)}))
+	require.NoError(t, registry.Postpone(t.Context(), s.db, chain, []common.Address{address(1)}), "a second time")
+	late := s.late(me, 10)
+	require.Len(t, late, 1)
+	require.EqualValues(t, 99, late[0].Monitored)
+	require.False(t, late[0].Announced)
+	s.exec(`insert into requests (chain_id, block_number, log_index, slot, kind, escrow) values ($1, 100, 1, $2, 0, $3)`, chain,
+		mySlot, address(1).Bytes())
+	require.Empty(t, s.late(me, 10))
 }
 
 func TestARangeWithoutDiscoveriesWritesNothing(t *testing.T) {
@@ -227,7 +317,7 @@ func TestChainsDoNotSeeEachOther(t *testing.T) {
 	s := begin(t)
 	ctx := t.Context()
 	s.discovered(escrow(1, 100))
-	_, err := registry.Record(ctx, s.db, anotherChain, []registry.Discovery{escrow(1, 5)})
+	_, err := registry.Record(ctx, s.db, anotherChain, registry.Past, []registry.Discovery{escrow(1, 5)})
 	require.NoError(t, err)
 
 	require.NoError(t, registry.Advance(ctx, s.db, anotherChain,
@@ -238,7 +328,7 @@ func TestChainsDoNotSeeEachOther(t *testing.T) {
 	require.Equal(t, row{Status: "active", Block: 100, EventID: eventID(1, ":1")}, s.row(chain, 1))
 	require.Len(t, s.late(me, 10), 1)
 	require.Equal(t, "released", s.row(anotherChain, 1).Status)
-	late, err := registry.ListLate(ctx, s.db, anotherChain, me, 0, math.MaxInt64, 10)
+	late, err := registry.ListLate(ctx, s.db, anotherChain, me, everywhere, 10)
 	require.NoError(t, err)
 	require.Empty(t, late)
 	n, err := registry.Count(ctx, s.db, anotherChain, []int16{mySlot})
@@ -286,7 +376,7 @@ func TestProgressOfALateEscrowIsKeptAndNeverGoesBack(t *testing.T) {
 
 	require.Equal(t, []registry.Late{
 		{Address: address(2), Slot: mySlot, Block: 100, LogIndex: 2, Monitored: 99, Factory: factory},
-		{Address: address(1), Slot: mySlot, Block: 100, LogIndex: 1, Monitored: 150, Factory: factory},
+		{Address: address(1), Slot: mySlot, Block: 100, LogIndex: 1, Monitored: 150, Factory: factory, Announced: true},
 	}, s.late(me, 10))
 	require.EqualValues(t, 151, s.late(me, 10)[1].Next())
 }
@@ -295,6 +385,7 @@ func TestProgressOfALateEscrowIsKeptAndNeverGoesBack(t *testing.T) {
 func TestOneCommitAdmitsAndAdvances(t *testing.T) {
 	s := begin(t)
 	s.discovered(escrow(1, 100), escrow(2, 100), escrow(3, 100))
+	s.monitored(2, 100)
 
 	require.NoError(t, registry.Advance(t.Context(), s.db, chain, []registry.Progress{
 		{Address: address(1), CaughtUp: true}, {Address: address(2), Monitored: 140}, {Address: address(3), CaughtUp: true},
@@ -352,7 +443,7 @@ func TestNothingIsWrittenOutsideTheCallersTransaction(t *testing.T) {
 
 	err := pgx.BeginFunc(t.Context(), s.db, func(tx pgx.Tx) error {
 		ctx := t.Context()
-		_, err := registry.Record(ctx, tx, chain, []registry.Discovery{escrow(3, 100)})
+		_, err := registry.Record(ctx, tx, chain, registry.Past, []registry.Discovery{escrow(3, 100)})
 		require.NoError(t, err)
 		require.NoError(t, registry.Advance(ctx, tx, chain,
 			[]registry.Progress{{Address: address(1), CaughtUp: true}, {Address: address(2), Monitored: 500}}))
@@ -374,15 +465,15 @@ func TestErrorsSayWhatWasBeingDone(t *testing.T) {
 	s.exec(`alter table late_escrows rename to gone`)
 	ctx := t.Context()
 
-	_, err := registry.ListLate(ctx, s.db, chain, me, 0, math.MaxInt64, 1)
+	_, err := registry.ListLate(ctx, s.db, chain, me, everywhere, 1)
 	require.ErrorContains(t, err, "list late escrows")
-	_, err = registry.Record(ctx, s.db, chain, []registry.Discovery{escrow(2, 100), escrow(3, 100)})
+	_, err = registry.Record(ctx, s.db, chain, registry.Past, []registry.Discovery{escrow(2, 100), escrow(3, 100)})
 	require.ErrorContains(t, err, "record 2 escrows")
 	require.ErrorContains(t, registry.Advance(ctx, s.db, chain,
 		[]registry.Progress{{Address: address(1), CaughtUp: true}}), "admit 1 late escrows")
 	require.ErrorContains(t, registry.Advance(ctx, s.db, chain, []registry.Progress{{Address: address(1)}}),
 		"advance 1 late escrows")
-	require.ErrorContains(t, registry.Load(ctx, s.db, chain, []int16{mySlot}, 0, func(_, _ common.Address, _ int64) {}),
+	require.ErrorContains(t, registry.Load(ctx, s.db, chain, []int16{mySlot}, 1, 0, func(registry.Loaded) {}),
 		"load the escrows of 1 slots")
 
 	s.exec(`alter table escrows rename to gone_as_well`)

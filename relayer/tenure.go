@@ -292,8 +292,7 @@ func (t *tenure) assemble() (err error) {
 	t.slots = watch.NewSlotWatch(watch.SlotConfig{
 		Config: t.watchConfig("slots", &t.condition.writes.slots), DB: t.db.Pool,
 		Holder: t.claimer, Publisher: t.publisher, ChainID: cfg.ChainID,
-		DiscoveryWait: cfg.DiscoveryWait, Discovered: t.session.Hint(registry.Channel),
-		Requested: t.session.Hint(ledger.RequestsChannel),
+		Discovered: t.session.Hint(registry.Channel), Requested: t.session.Hint(ledger.RequestsChannel),
 	})
 	t.elector, err = election.NewElector(election.ElectorConfig{
 		Session: t.session, DB: t.db.Pool, ChainID: cfg.ChainID, InstanceID: cfg.InstanceID, StaleAfter: cfg.LeaderStaleAfter,

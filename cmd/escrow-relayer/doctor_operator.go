@@ -21,10 +21,9 @@ type task struct {
 // tasks are what operators do. The first is required of every operator's login.
 var tasks = []task{
 	{"status, audit, locks, plan wait, plan move, sender status, command list and command show", readAll()},
-	{"replay", []string{"select event_types", "select events", "update events", "select outbox", "insert outbox",
-		"select lock_identity", "select lock_turns"}},
+	{"replay", []string{"select event_types", "select events", "select requests", "insert requests"}},
 	{"factory retire", []string{"select leadership", "update leadership", "select factories", "update factories",
-		"select commands", "select relayer_instances"}},
+		"select cursors", "update cursors", "select commands", "select relayer_instances"}},
 	{"rewind", []string{"select leadership", "update leadership", "select factories", "update factories"}},
 	{"sender pause, sender resume", []string{"select senders", "update senders"}},
 	{"sender adopt-nonce", []string{"select senders", "update senders", "select commands", "update commands",

@@ -314,7 +314,7 @@ func TestDoctorOfAnOperator(t *testing.T) {
 	reader := as("reader", readAll()...)
 	code, out = look(reader)
 	require.Zero(t, code, out)
-	require.Contains(t, out, "replay: not possible with this login (update events, insert outbox, select lock_identity missing)")
+	require.Contains(t, out, "replay: not possible with this login (insert requests missing)")
 	code, out = w.operator(reader, "status")
 	require.NotEqual(t, 2, code, out)
 	code, out = w.operator(reader, "rewind", "--to", "3")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -30,7 +31,7 @@ func TestReplaysBesideTraffic(t *testing.T) {
 	operator := ledger.New(ledger.Config{DB: w.DB, ChainID: w.Chain.ChainID().Int64(), InstanceID: "operator",
 		EventNames: abi.EventNames(), Publishes: lab.Published})
 	ctx, stop := context.WithCancel(t.Context())
-	replayed := 0
+	var replayed atomic.Int64
 	var failed error
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -48,14 +49,14 @@ func TestReplaysBesideTraffic(t *testing.T) {
 				return
 			}
 
-			replayed += events
+			replayed.Add(int64(events))
 		}
 	})
 	w.blocks(40)
+	require.Eventually(t, func() bool { return replayed.Load() > 0 }, time.Minute, 10*time.Millisecond)
 	stop()
 	wg.Wait()
 	require.NoError(t, failed)
-	require.Positive(t, replayed)
 
 	require.NoError(t, w.Chain.Mine(t.Context(), w.Confirmations))
 	head, err := w.Head(t.Context())
@@ -71,5 +72,5 @@ func TestReplaysBesideTraffic(t *testing.T) {
 		return len(a.Missing) == 0
 	}, time.Minute, 100*time.Millisecond)
 	require.True(t, a.Clean(), a.String())
-	t.Logf("%d events replayed beside %d", replayed, a.Emitted)
+	t.Logf("%d events replayed beside %d", replayed.Load(), a.Emitted)
 }

@@ -108,7 +108,6 @@ var wrongValues = []struct {
 	{"HEARTBEAT_INTERVAL", "", []string{"5m", "0s", "1ms", "30"}},
 	{"LEADER_STALE_AFTER", "", []string{"1s", "2h", "x"}},
 	{"ADOPT_AFTER", "", []string{"-1s", "2h", "soon"}},
-	{"DISCOVERY_WAIT", "", []string{"0s", "1h", "-2s"}},
 	{"SESSION_PROBE_INTERVAL", "", []string{"10ms", "1h", "x"}},
 	{"INSTANCE_LOCK_WAIT", "", []string{"-1s", "48h", "x"}},
 	{"RESIGN_AFTER", "", []string{"0s", "48h", "x"}},

@@ -13,12 +13,13 @@
  * Content and id are two things. An event_id is a base id and an occurrence. What is atomic here is one transaction there, or one reading:
  *
  *   serve      watch.SlotWatch.serve      the position, and the book as the registry has it
- *   discover   ledger.Discovered          who waits to be admitted
+ *   late       ledger.Late                who is to be caught up
  *   read       source.Read                the next block, of the branch that is canonical at that moment; a lying node leaves an event out (OMITS)
- *   commit     ledger.CommitSlots         with whom it admits; what it is requested; what reappears, what is lost; with what it retracts
- *   admit      SlotWatch.admit, catchUp   the same without moving the cursor
+ *   commit     ledger.CommitSlots         with what it deploys, unless its node hides that (MISSES); what it is requested; what reappears, what is
+ *                                         lost; with what it retracts
+ *   admit      SlotWatch.catchUp          the same without moving the cursor
  *   claim      partition.Claimer.take     the lowest cursor, with its hash
- *   found      ledger.CommitFactory       events and the registry
+ *   found      ledger.CommitFactory       the registry, of what the owner has passed without it
  *   rollback   ledger.Rollback            by whoever stands on a block that is not canonical
  *   repair     ledger.Repair              what a first reading has left out is stored, and its publication requested
  *   replay     ledger.Replay              the publication of what was told of is requested once more (REPLAYS)
@@ -32,9 +33,9 @@
  * published, retention, wrong stored events that the verifier takes back (giveUp), releases of slots without a crash, lanes per slot, and the limits
  * of time. A retraction is one message here. Numbers of rows, and a database that forgets, are in order.pml.
  *
- * The negative checks take one rule out: NO_GENERATION; NO_CONTENT (what has the id of an orphan is the orphan); NO_OCCURRENCE (ids are used again);
- * NO_TOLD (what was not told of is retracted too); NO_SENT (a row of an event that is lost is dropped, and no retraction follows, whether or not it was
- * sent); with OMITS=1, NO_REPAIR (nobody reads again). reorg.pml has those of the positions.
+ * The negative checks take one rule out: NO_CONTENT (what has the id of an orphan is the orphan); NO_OCCURRENCE (ids are used again);
+ * with OMITS=1, NO_TOLD (what was not told of is retracted too); NO_SENT (a row of an event that is lost is dropped, and no retraction follows, whether or not it was
+ * sent); with OMITS=1 again, NO_REPAIR (nobody reads again). reorg.pml has those of the positions.
  */
 #ifndef BUDGET
 #define BUDGET 1        /* sessions lost, processes crashed */
@@ -50,6 +51,9 @@
 #endif
 #ifndef OMITS
 #define OMITS 0         /* events that a node leaves out */
+#endif
+#ifndef MISSES
+#define MISSES 0        /* deployments that an owner does not see; the leader comes behind it, and does */
 #endif
 #define TOP 4           /* the newest block; the last ones are empty: cursors pass retract_after */
 #define FREE 9
@@ -103,7 +107,7 @@ byte queue[ROWS]; byte queued; bool since[ROWS]; bool way[ROWS]; bool doubt[ROWS
 int published, retracted, stale;
 #define BIT(i) (1 << (i))
 #define HELD(i) ((published & BIT(i)) && !(retracted & BIT(i)))
-byte budget = BUDGET; byte lost = LOST; byte omits = OMITS; byte replays = REPLAYS;
+byte budget = BUDGET; byte lost = LOST; byte omits = OMITS; byte misses = MISSES; byte replays = REPLAYS;
 bool verified; int repaired;    /* ids of what the verifier stored: late, and out of turn */
 
 /* working variables of one atomic step; zero outside */
@@ -187,7 +191,7 @@ inline matches(c) {
 	k = 0
 }
 
-/* an event is stored by the owner or the leader; with its outbox row, if row; settles, if the storer owns slot 1 */
+/* an event is stored by the owner or the verifier; with its outbox row, if row; settles, if the storer owns slot 1 */
 inline store(c, row, settles) {
 	if
 	:: ev[c] != 0 -> skip
@@ -229,7 +233,10 @@ inline rollback() {
 	i--;
 #ifndef NO_HIGHEST
 	/* a claim may have lowered the cursor that had been there */
-	if :: i < 4 && block[4] != 0 -> i = 4 :: i < 3 && block[4] == 0 && block[3] != 0 -> i = 3 :: else -> skip fi;
+	if :: i < 4 && block[4] != 0 -> i = 4
+	:: i < 3 && block[4] == 0 && block[3] != 0 -> i = 3
+	:: i < 2 && block[4] == 0 && block[3] == 0 && block[2] != 0 -> i = 2
+	:: else -> skip fi;
 #endif
 	if :: i > after -> after = i :: else -> skip fi;
 	i = 0;
@@ -294,13 +301,10 @@ inline retract() {
 	k = 0
 }
 
-/* the escrow that waits is caught up up to a block; its deployment is announced */
-inline admission(to) {
-	if
-	:: !told[lreg] -> push(EID(lreg, ev[lreg] - 1), 0, false); told[lreg] = true
-	:: else -> skip
-	fi;
-	late = false; mon = to
+/* the deployment is stored, and its escrow registered, if it was not */
+inline deploys(c) {
+	store(c, true, true);
+	reg = c; live = true; late = false; mon = 0
 }
 
 /* the owner puts into the outbox what it is requested, in any order of their writers; what was told of meanwhile stays as it is */
@@ -361,7 +365,7 @@ inline forgetRows(crash) {
 proctype Instance(byte me) {
 	byte held;
 	bool serving; byte e, c, oh, g; bool has; bool book;
-	bool waits; byte lreg, lmon;
+	bool waits; byte lreg, lmon; bool ahead;
 	bool busy; byte br;
 	byte low, lowh;
 
@@ -389,10 +393,11 @@ proctype Instance(byte me) {
 		FORGET; serving = true;
 		e = held; c = cur[me]; oh = hash[me]; g = gen[me];
 		has = (owner[1] == me);
-		book = (has && reg != NONE && live && !late)
+		book = (has && reg != NONE && live && !late && c > 2);
+		ahead = (has && reg != NONE && live && c <= 2)
 	   }
 
-	:: atomic { serving && !waits && has && late -> waits = true; lreg = reg; lmon = mon }
+	:: atomic { serving && !waits && has && late && c > 2 -> waits = true; lreg = reg; lmon = mon }
 
 	/* the block before the cursor is not canonical: roll back, unless somebody has */
 	:: atomic { serving && STALE ->
@@ -405,7 +410,7 @@ proctype Instance(byte me) {
 
 	:: atomic { serving && !busy && !STALE && c <= TOP -> busy = true; br = HASH(c) }
 
-	:: atomic { serving && busy && !(waits && lmon + 1 < c) ->
+	:: atomic { serving && busy ->
 		busy = false;
 		if
 		:: !MINE -> FORGET
@@ -422,22 +427,27 @@ proctype Instance(byte me) {
 #endif
 			cur[me] = c + 1; hash[me] = br;
 			if :: br != 0 && block[c] == 0 -> block[c] = br :: else -> skip fi;
-			if :: waits -> admission(c) :: else -> skip fi;
 			if :: owner[1] == me -> answer() :: else -> skip fi;
-			if :: c == 3 && (book || waits) -> both(br) :: else -> skip fi;
-			book = book || waits; waits = false;
+			if
+			:: c == 2 && has && DEPLOYS(br) != NONE -> deploys(DEPLOYS(br)); book = true
+			:: c == 2 && has && DEPLOYS(br) != NONE && misses > 0 && (fcur <= 2 || ahead) ->
+				misses--;
+				if :: ahead -> late = true; mon = 1 :: else -> skip fi
+			:: c == 3 && book -> both(br)
+			:: else -> skip
+			fi;
 			c = c + 1; oh = br;
 			if :: owner[1] == me -> retract() :: else -> skip fi
 		fi;
 		br = 0
 	   }
 
-	/* admit without moving the cursor: ahead of it at once, behind it with what it emitted meanwhile */
+	/* admit without moving the cursor, with its deployment and what it has emitted since */
 	:: atomic { serving && waits && !STALE ->
 		if
 		:: MINE ->
-			admission(c - 1);
 			if :: owner[1] == me -> answer() :: else -> skip fi;
+			deploys(lreg);
 			if :: c > 3 && lmon < 3 -> both(oh) :: else -> skip fi;
 			book = true; waits = false;
 			if :: owner[1] == me -> retract() :: else -> skip fi
@@ -468,8 +478,7 @@ proctype Leader() {
 			fcur = c + 1; fhash = br;
 			if :: br != 0 && block[c] == 0 -> block[c] = br :: else -> skip fi;
 			if
-			:: c == 2 && DEPLOYS(br) != NONE && ev[DEPLOYS(br)] == 0 ->
-				store(DEPLOYS(br), false, false);
+			:: c == 2 && DEPLOYS(br) != NONE && !(reg == DEPLOYS(br) && live) && cur[owner[1]] > 2 ->
 				reg = DEPLOYS(br); live = true; late = true; mon = 1
 			:: else -> skip
 			fi

@@ -9,13 +9,13 @@
  * the same event_id (D1), with another one (D2: its log index moved), or not at all; the approval (AP) is there or is not. What is atomic here
  * is one transaction there, or one reading:
  *
- *   serve      watch.SlotWatch.serve      the position, and the book as the registry has it
- *   discover   ledger.Discovered          who waits to be admitted
+ *   serve      watch.SlotWatch.serve      the position, and the book as the registry has it; what is ahead of the cursor
+ *   late       ledger.Late                who is to be caught up
  *   read       source.Read                the next block, of the branch that is canonical at that moment
- *   commit     ledger.CommitSlots         with whom it admits; with what it retracts
- *   admit      SlotWatch.admit, catchUp   the same without moving the cursor
+ *   commit     ledger.CommitSlots         with what it deploys, unless its node hides that (MISSES); with what it retracts
+ *   admit      SlotWatch.catchUp          the same without moving the cursor
  *   claim      partition.Claimer.take     the lowest cursor, with its hash
- *   found      ledger.CommitFactory       processed_events and the registry
+ *   found      ledger.CommitFactory       the registry, of what the owner has passed without it
  *   rollback   ledger.Rollback            by whoever stands on a block that is not canonical
  *   publish    publish.Publisher          the lowest row, acknowledged and deleted at once
  *
@@ -28,6 +28,9 @@
  */
 #ifndef BUDGET
 #define BUDGET 1        /* sessions lost */
+#endif
+#ifndef MISSES
+#define MISSES 1        /* deployments that an owner does not see; the leader comes behind it, and does */
 #endif
 #define TOP 4           /* the newest block; the last two are empty: cursors pass retract_after */
 #define FREE 9
@@ -58,13 +61,12 @@ byte block[TOP + 1];            /* chain_blocks: 0 or the hash */
 byte reg;                       /* escrow_registry: NONE, ACTIVE, ORPHANED */
 byte eid; bool caught; byte mon;
 byte state[3]; byte after[3];   /* processed_events: state, retract_after */
-bool told[3];                   /* events.told: an outbox row was written */
 byte queue[6]; byte queued;     /* outbox: 2 * event + kind */
 /* the truth about Pub/Sub */
 byte published[3]; byte retracted[3];
-byte budget = BUDGET;
+byte budget = BUDGET; byte misses = MISSES;
 
-inline push(id, kind) { assert(queued < 6); queue[queued] = 2 * (id) + kind; queued++; told[id] = true }
+inline push(id, kind) { assert(queued < 6); queue[queued] = 2 * (id) + kind; queued++ }
 
 /* remove the row at index k */
 inline drop(k) {
@@ -79,11 +81,10 @@ inline drop(k) {
 /* an event row of id is in the outbox */
 #define WAITS(id) (queue[0] == 2 * (id) && queued > 0 || queue[1] == 2 * (id) && queued > 1 || queue[2] == 2 * (id) && queued > 2 || queue[3] == 2 * (id) && queued > 3 || queue[4] == 2 * (id) && queued > 4 || queue[5] == 2 * (id) && queued > 5)
 
-/* an event is stored; with its outbox row, if row */
-inline store(id, row) {
+/* an event is stored, with its outbox row, unless it was published and reappears */
+inline store(id) {
 	if
-	:: state[id] == NONE -> if :: row -> push(id, 0) :: else -> skip fi
-	:: state[id] == RETRACTED -> if :: row -> push(id, 0) :: else -> skip fi
+	:: state[id] == NONE || state[id] == RETRACTED -> push(id, 0)
 	:: else -> skip
 	fi;
 	state[id] = CANONICAL; after[id] = 0
@@ -96,7 +97,10 @@ inline rollback() {
 	high--;
 #ifndef NO_HIGHEST
 	/* a claim may have lowered the cursor that had been there */
-	if :: high < 4 && block[4] != 0 -> high = 4 :: high < 3 && block[4] == 0 && block[3] != 0 -> high = 3 :: else -> skip fi;
+	if :: high < 4 && block[4] != 0 -> high = 4
+	:: high < 3 && block[4] == 0 && block[3] != 0 -> high = 3
+	:: high < 2 && block[4] == 0 && block[3] == 0 && block[2] != 0 -> high = 2
+	:: else -> skip fi;
 #endif
 	if :: fcur > 2 -> fcur = 2; fhash = 0 :: else -> skip fi;
 	if :: cur[0] > 2 -> cur[0] = 2; hash[0] = 0 :: else -> skip fi;
@@ -106,23 +110,14 @@ inline rollback() {
 #endif
 	block[2] = 0; block[3] = 0; block[4] = 0;
 	if
-#ifndef NO_TOLD /* what was not told of is forgotten */
-	:: reg != NONE && !told[eid] -> reg = NONE; eid = 0; caught = false; mon = 0
-	:: reg != NONE && told[eid] -> reg = ORPHANED; caught = false
-#else
-	:: reg != NONE -> reg = ORPHANED; caught = false
-#endif
+	:: reg != NONE && state[eid] == CANONICAL -> reg = ORPHANED; caught = false
+	:: reg == ACTIVE && state[eid] != CANONICAL -> reg = NONE; eid = 0; caught = false; mon = 0      /* registered, and not stored yet */
 	:: else -> skip
 	fi;
 	if :: reg != NONE && mon > 1 -> mon = 1 :: else -> skip fi;
 	k = 0;
 	do
-#ifndef NO_TOLD
-	:: k < 3 && state[k] == CANONICAL && !told[k] -> state[k] = NONE; k++
-	:: k < 3 && state[k] == CANONICAL && told[k] -> state[k] = ORPHANED; after[k] = high; k++
-#else
 	:: k < 3 && state[k] == CANONICAL -> state[k] = ORPHANED; after[k] = high; k++
-#endif
 	:: k < 3 && state[k] == ORPHANED -> if :: high > after[k] -> after[k] = high :: else -> skip fi; k++
 	:: k < 3 && state[k] != CANONICAL && state[k] != ORPHANED -> k++
 	:: else -> break
@@ -145,8 +140,7 @@ inline retract1(id) {
 		:: id != AP && reg == ORPHANED && eid == id -> reg = NONE; eid = 0; mon = 0
 		:: else -> skip
 		fi;
-		push(id, 1);
-		told[id] = false
+		push(id, 1)
 	:: else -> skip
 	fi
 }
@@ -158,11 +152,10 @@ inline retract() {
 	fi
 }
 
-/* the escrow that waits is admitted, as it was when it was read */
-inline advance(to, done) {
-	if :: !told[leid] -> push(leid, 0) :: else -> skip fi;
-	if :: to > mon -> mon = to :: else -> skip fi;
-	caught = caught || done
+/* the deployment is stored, and its escrow registered, if it was not */
+inline deploys(id) {
+	store(id);
+	reg = ACTIVE; eid = id; caught = true; mon = 0
 }
 
 #define MINE (epoch[me] == e && cur[me] == c && hash[me] == oh && gen[me] == g)
@@ -173,8 +166,9 @@ proctype Instance(byte me) {
 	byte held;
 	bool serving; byte e, c, oh, g; bool has; bool book;
 	bool late; byte leid, lmon;
+	bool ahead;                     /* the escrow is registered, and its deployment is not below the cursor: it will be met */
 	bool busy; byte br;
-	bool joins; byte low; byte j, k, high;
+	byte low; byte j, k, high;
 
 	held = 1;
 	do
@@ -196,10 +190,13 @@ proctype Instance(byte me) {
 		serving = true; busy = false; late = false; br = 0;
 		e = held; c = cur[me]; oh = hash[me]; g = gen[me];
 		has = (owner[1] == me);
-		book = (has && reg == ACTIVE && caught)
+		book = (has && reg == ACTIVE && caught && c > 2);
+#ifndef NO_AHEAD
+		ahead = (has && reg == ACTIVE && c <= 2)
+#endif
 	   }
 
-	:: atomic { serving && !late && has && reg == ACTIVE && !caught -> late = true; leid = eid; lmon = mon }
+	:: atomic { serving && !late && has && reg == ACTIVE && !caught && c > 2 -> late = true; leid = eid; lmon = mon }
 
 	/* the block before the cursor is not canonical: roll back, unless somebody has */
 	:: atomic { serving && STALE ->
@@ -212,7 +209,7 @@ proctype Instance(byte me) {
 
 	:: atomic { serving && !busy && !STALE && c <= TOP -> busy = true; br = HASH(c) }
 
-	:: atomic { serving && busy && !(late && lmon + 1 < c) ->
+	:: atomic { serving && busy ->
 		busy = false;
 		if
 		:: !MINE -> serving = false; late = false; book = false
@@ -227,24 +224,28 @@ proctype Instance(byte me) {
 #else
 		:: else ->
 #endif
-			joins = late;
 			cur[me] = c + 1; hash[me] = br;
 			if :: br != 0 && block[c] == 0 -> block[c] = br :: else -> skip fi;
-			if :: joins -> advance(c, true) :: else -> skip fi;
-			if :: c == 3 && APPROVES(br) && (book || joins) -> store(AP, true) :: else -> skip fi;
-			book = book || joins; late = false; joins = false;
+			if
+			:: c == 2 && has && DEPLOYS(br) != FREE -> deploys(DEPLOYS(br)); book = true
+			:: c == 2 && has && DEPLOYS(br) != FREE && misses > 0 && (fcur <= 2 || ahead) ->
+				misses--;
+				if :: ahead -> caught = false; mon = 1 :: else -> skip fi /* it is registered, so it is looked for */
+			:: c == 3 && APPROVES(br) && book -> store(AP)
+			:: else -> skip
+			fi;
 			c = c + 1; oh = br;
 			retract()
 		fi;
 		br = 0
 	   }
 
-	/* admit without moving the cursor: ahead of it at once, behind it with what it emitted meanwhile */
+	/* admit without moving the cursor, with its deployment and what it has emitted since */
 	:: atomic { serving && late && !STALE ->
 		if
 		:: MINE ->
-			advance(c - 1, true);
-			if :: c > 3 && lmon < 3 && APPROVES(oh) -> store(AP, true) :: else -> skip fi;
+			deploys(leid);
+			if :: c > 3 && lmon < 3 && APPROVES(oh) -> store(AP) :: else -> skip fi;
 			book = true; late = false;
 			retract()
 		:: else -> serving = false; busy = false; late = false; book = false
@@ -274,13 +275,10 @@ proctype Leader() {
 			fcur = c + 1; fhash = br;
 			if :: br != 0 && block[c] == 0 -> block[c] = br :: else -> skip fi;
 			if
-			:: c == 2 && DEPLOYS(br) != FREE ->
-				store(DEPLOYS(br), false);
-				if
-				:: reg != ACTIVE ->
-					reg = ACTIVE; eid = DEPLOYS(br); caught = false; mon = 1
-				:: else -> skip
-				fi
+#ifndef NO_LATE
+			:: c == 2 && DEPLOYS(br) != FREE && reg != ACTIVE && cur[owner[1]] > 2 ->
+				reg = ACTIVE; eid = DEPLOYS(br); caught = false; mon = 1
+#endif
 			:: else -> skip
 			fi
 		fi;

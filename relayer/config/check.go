@@ -336,7 +336,6 @@ func (l *loader) durations() {
 		": a leader updates its heartbeat every quarter of it, or every 5s")
 	between(l, "SESSION_PROBE_INTERVAL", c.SessionProbeInterval, 100*time.Millisecond, time.Minute,
 		": the database ends a session that is silent for three of these")
-	between(l, "DISCOVERY_WAIT", c.DiscoveryWait, time.Millisecond, time.Minute, ": every block may wait for this long")
 	between(l, "POLL_INTERVAL", c.PollInterval, time.Millisecond, time.Minute, ": an event may come later by this time")
 	between(l, "RPC_TIMEOUT", c.RPCTimeout, 10*time.Millisecond, 10*time.Minute,
 		": an endpoint that does not answer is left only then")

@@ -73,7 +73,6 @@ type Config struct {
 	HeartbeatInterval    time.Duration `env:"HEARTBEAT_INTERVAL" envDefault:"30s" help:"how often the instance updates its row; 2m at most, since one of 5m counts as stale"`
 	LeaderStaleAfter     time.Duration `env:"LEADER_STALE_AFTER" envDefault:"60s" help:"a leader that has not updated its heartbeat in the table leadership for this long is ended, and another leads"`
 	AdoptAfter           time.Duration `env:"ADOPT_AFTER" envDefault:"5s" help:"how long slots that nobody alive prefers wait before they are adopted"`
-	DiscoveryWait        time.Duration `env:"DISCOVERY_WAIT" envDefault:"2s" help:"how long a block waits for the factory watch to have passed it"`
 	SessionProbeInterval time.Duration `env:"SESSION_PROBE_INTERVAL" envDefault:"2s" help:"pause between two probes of the session; the database ends a session that is silent for three of these"`
 	InstanceLockWait     time.Duration `env:"INSTANCE_LOCK_WAIT" envDefault:"60s" help:"how long to wait for a predecessor with the same INSTANCE_ID"`
 	ResignAfter          time.Duration `env:"RESIGN_AFTER" envDefault:"15s" help:"a leader whose RPC endpoints have not let it go on for this long resigns"`

@@ -97,7 +97,7 @@ func nearest(name string, all []string) string {
 		}
 
 		d := distance(given, want)
-		if strings.HasPrefix(want, given) && len(given) >= shortName+2 { // cut short: FACTORY_ADDR, DISCOVERY
+		if strings.HasPrefix(want, given) && len(given) >= shortName+2 { // cut short: FACTORY_ADDR, CONFIRM
 			d = min(d, 2)
 		}
 

@@ -22,8 +22,6 @@ func BenchmarkCommit(b *testing.B) {
 			f.Alone(me, 1, "0xfac")
 			ctx := b.Context()
 			led := ledger.New(ledger.Config{DB: f.DB, ChainID: chain, InstanceID: me, EventNames: names, Publishes: publishes})
-			fact, err := led.FactoryPosition(ctx, 1)
-			require.NoError(b, err)
 			at, err := led.SlotPosition(ctx, 1)
 			require.NoError(b, err)
 			var found []contract.Event
@@ -31,10 +29,10 @@ func BenchmarkCommit(b *testing.B) {
 				found = append(found, deployed(i, 1, uint(100_000+i), int64(1+i)))
 			}
 
-			_, err = led.CommitFactory(ctx, ledger.FactoryCommit{Epoch: 1, From: fact, To: fact.To(2, blockHash(0, 1)),
-				Events: found})
+			_, err = led.CommitSlots(ctx, ledger.SlotCommit{Epoch: 1, From: at, To: at.To(2, blockHash(0, 1)), Events: found})
 			require.NoError(b, err)
-			f.Exec(`delete from late_escrows`)
+			at = at.To(2, blockHash(0, 1))
+			f.Publish()
 			f.Exec(`analyze`)
 			b.ReportAllocs()
 			for n := 0; b.Loop(); n++ {

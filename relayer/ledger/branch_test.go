@@ -13,13 +13,12 @@ import (
 // Each of these was found by the model of discovery and reorganisation (partition/model/reorg.pml),
 // which has a negative check for it.
 
-// An owner behind the leader reads that an escrow waits; a reorganisation above its cursor gives
-// the deployment another identity; then the owner commits. Its cursor did not move, so only the
-// generation tells.
+// An owner behind the leader reads a deployment; a reorganisation above its cursor gives it another identity; then
+// the owner commits. Its cursor did not move, so only the generation tells.
 func TestAdmissionFromBeforeARollbackIsVoid(t *testing.T) {
 	t.Parallel()
 	for name, to := range map[string]ledger.Position{
-		"ahead of the cursor":           {Next: 2, Hash: blockHash(0, 1)},
+		"under an unmoved cursor":       {Next: 2, Hash: blockHash(0, 1)},
 		"with a block of the old chain": {Next: 3, Hash: blockHash(0, 2)},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -27,9 +26,6 @@ func TestAdmissionFromBeforeARollbackIsVoid(t *testing.T) {
 			w.process(0)
 			w.discover(0)
 			w.discover(0, deployed(1, 2, 0, 10)) // the leader is one block ahead
-			d, err := w.led.Discovered(t.Context(), 0, 10)
-			require.NoError(t, err)
-			require.Len(t, d.Late, 1)
 			r, err := w.led.Rollback(t.Context(), w.fact, ledger.Position{Next: 2, Hash: blockHash(0, 1)})
 			require.NoError(t, err)
 			require.True(t, r.Done)
@@ -40,8 +36,7 @@ func TestAdmissionFromBeforeARollbackIsVoid(t *testing.T) {
 			w.discover(1, moved)
 
 			_, err = w.led.CommitSlots(t.Context(), ledger.SlotCommit{
-				Epoch: 1, From: before, To: to, Announce: d.Late,
-				Progress: []registry.Progress{{Address: escrow(1), Monitored: 2, CaughtUp: true}},
+				Epoch: 1, From: before, To: to, Events: []contract.Event{deployed(1, 2, 0, 10)},
 			})
 			require.ErrorIs(t, err, ledger.ErrMoved)
 			w.process(1)
@@ -55,8 +50,8 @@ func TestAdmissionFromBeforeARollbackIsVoid(t *testing.T) {
 	}
 }
 
-// After a rollback an owner may pass the blocks again before the leader has found the escrow again,
-// or before it has caught the escrow up.
+// After a rollback an owner may pass the blocks again without the deployment: then the leader makes the escrow
+// late, and its events may reappear until it is caught up.
 func TestNothingIsRetractedBeforeItCouldReappear(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -70,16 +65,15 @@ func TestNothingIsRetractedBeforeItCouldReappear(t *testing.T) {
 	w.reload()
 	require.Zero(t, w.process(1).Retracted, "the leader is away")
 	w.discover(1, at(deployed(1, 2, 0, 10), 1))
-	d, err := w.led.Discovered(t.Context(), 0, 10)
-	require.NoError(t, err)
-	require.Len(t, d.Late, 1)
+	late := w.late()
+	require.Len(t, late, 1)
 	r, err := w.led.CommitSlots(t.Context(), ledger.SlotCommit{Epoch: 1, From: w.slots,
 		To: ledger.Position{Next: 4, Hash: blockHash(1, 3)}})
 	require.NoError(t, err)
 	require.Zero(t, r.Retracted, "the escrow is not caught up yet")
 	w.reload()
 	_, err = w.led.CommitSlots(t.Context(), ledger.SlotCommit{
-		Epoch: 1, From: w.slots, To: w.slots, Announce: d.Late, Events: []contract.Event{at(approved(1, 2, 1, 11), 1)},
+		Epoch: 1, From: w.slots, To: w.slots, Events: append(w.deployments(late...), at(approved(1, 2, 1, 11), 1)),
 		Progress: []registry.Progress{{Address: escrow(1), Monitored: 3, CaughtUp: true}},
 	})
 	require.NoError(t, err)

@@ -28,12 +28,16 @@ type SlotCommit struct {
 	// be canonical.
 	Checked  Block
 	Time     uint64              // of block To.Next-1, unix seconds
-	Announce []registry.Late     // their EscrowDeployed goes into the outbox, ahead of everything else
 	Progress []registry.Progress // of late escrows
-	Events   []contract.Event    // of escrows in the owner's slots, in (block, log index) order
+	Late     []common.Address    // escrows deployed in the range that become late: not all of their events are read
+	// Events of escrows in the owner's slots, in the order in which they are published: that of the chain, but an
+	// escrow's EscrowDeployed comes first, whatever its transaction had emitted earlier. The escrows that are deployed
+	// are registered.
+	Events []contract.Event
 }
 
-// FactoryCommit is what the leader stores for a range of blocks.
+// FactoryCommit is what the leader stores for a range of blocks: the escrows that the owners of their slots have passed
+// are registered, as late.
 type FactoryCommit struct {
 	Epoch    int64
 	From, To Position
@@ -50,17 +54,13 @@ func commitSlots(ctx context.Context, t *transaction, c SlotCommit) error {
 		return err
 	}
 
-	if err := announce(ctx, t, c.Announce); err != nil {
-		return err
-	}
-
 	if past.requests {
 		if err := serve(ctx, t); err != nil {
 			return err
 		}
 	}
 
-	fresh, err := store(ctx, t, c.Events, storing{queue: true, orphans: past.orphans})
+	fresh, err := discover(ctx, t, c, past)
 	if err != nil {
 		return err
 	}
@@ -82,12 +82,11 @@ func commitSlots(ctx context.Context, t *transaction, c SlotCommit) error {
 
 // commitFactory is the transaction of CommitFactory.
 func commitFactory(ctx context.Context, t *transaction, c FactoryCommit) error {
-	past, err := advance(ctx, t, advanceFactory, step{c.Epoch, c.From, c.To, c.Inside, c.Checked, c.Time})
-	if err != nil {
+	if _, err := advance(ctx, t, advanceFactory, step{c.Epoch, c.From, c.To, c.Inside, c.Checked, c.Time}); err != nil {
 		return err
 	}
 
-	return discover(ctx, t, c.Events, past, c.To)
+	return report(ctx, t, registry.Leader, c.Events)
 }
 
 // PastCommit is what the leader stores for a range of the past of a factory that was added later.
@@ -132,7 +131,23 @@ func commitPast(ctx context.Context, t *transaction, c PastCommit) error {
 		}
 	}
 
-	return discover(ctx, t, c.Events, p, c.To)
+	again, err := announcedAgain(ctx, t, deployments(c.Events))
+	if err != nil {
+		return err
+	}
+
+	// No owner reads these: they are stored here, and not published.
+	fresh, err := store(ctx, t, some(c.Events, func(e *contract.Event) bool { return again[e.Place()] }),
+		storing{orphans: p.orphans})
+	if err != nil {
+		return err
+	}
+
+	if err := noteAgain(ctx, t, fresh, again); err != nil {
+		return err
+	}
+
+	return report(ctx, t, registry.Past, c.Events)
 }
 
 const (
@@ -152,74 +167,123 @@ const (
 	from factories f where l.chain_id = $1 and f.chain_id = $1 and f.address = $2`
 )
 
-// discover stores deployments, and registers their escrows.
-func discover(ctx context.Context, t *transaction, deployed []contract.Event, past past, to Position) error {
-	events, err := notPruned(ctx, t, deployed)
+// discover stores the events of an owner's commit, and registers the escrows that they deploy. It returns the
+// events that changed something.
+func discover(ctx context.Context, t *transaction, c SlotCommit, past past) (fresh []contract.Event, err error) {
+	deployed := deployments(c.Events)
+	again, err := announcedAgain(ctx, t, deployed)
 	if err != nil {
-		return err
+		return nil, err
 	}
 
-	fresh, err := store(ctx, t, events, storing{orphans: past.orphans})
+	fresh, err = store(ctx, t, c.Events, storing{orphans: past.orphans, publishes: func(e *contract.Event) bool {
+		return t.cfg.Publishes(e.Name) && !again[e.Place()]
+	}})
 	if err != nil {
-		return err
+		return nil, err
 	}
 
-	registered, err := registry.Record(ctx, t, t.cfg.ChainID, discoveries(fresh))
-	if err != nil {
-		return err
+	if err := noteAgain(ctx, t, fresh, again); err != nil {
+		return nil, err
 	}
 
-	if again := len(fresh) - registered; again > 0 {
-		if err := addFinding(ctx, t, Finding{Kind: AnnouncedAgain, Block: to.Next - 1, Events: again}); err != nil {
-			return err
+	first := func(e *contract.Event) bool { return !again[e.Place()] }
+	if _, err := registry.Record(ctx, t, t.cfg.ChainID, registry.Owner, discoveries(fresh, first)); err != nil {
+		return nil, err
+	}
+
+	if c.To.Next > c.From.Next { // else they are late, and admitted when they are caught up
+		// The leader may have registered them as late before the owner, if the cursor had been moved back.
+		if err := registry.Advance(ctx, t, t.cfg.ChainID, admitted(deployed, first)); err != nil {
+			return nil, err
 		}
+	}
+
+	return fresh, registry.Postpone(ctx, t, t.cfg.ChainID, c.Late)
+}
+
+// report registers the deployments that the leader has read, where owners have passed them or will not read them.
+func report(ctx context.Context, t *transaction, by registry.Writer, events []contract.Event) error {
+	all := func(*contract.Event) bool { return true }
+	late, err := registry.Record(ctx, t, t.cfg.ChainID, by, discoveries(events, all))
+	if err != nil || late == 0 {
+		return err
 	}
 
 	return t.notify(ctx, registry.Channel)
 }
 
-// notPruned drops the deployments of ended escrows after RETENTION has removed their events: they were
-// announced, and their later events are skipped. The leader meets them after a rewind.
-func notPruned(ctx context.Context, t *transaction, deployed []contract.Event) ([]contract.Event, error) {
-	if len(deployed) == 0 {
-		return deployed, nil
-	}
-
-	blocks, indexes := placesOf(deployed)
-	rows, _ := t.Query(ctx, prunedAt, t.cfg.ChainID, column.Of(deployed, escrowOf), blocks, indexes,
-		column.Of(deployed, txOf))
-	gone := map[contract.Place]bool{}
-	var p contract.Place
-	if _, err := pgx.ForEachRow(rows, []any{&p.Block, &p.Index}, func() error { gone[p] = true; return nil }); err != nil {
-		return nil, fmt.Errorf("look up %d deployments that may have been removed: %w", len(deployed), err)
-	}
-
-	if len(gone) == 0 {
-		return deployed, nil
-	}
-
-	return slices.DeleteFunc(slices.Clone(deployed), func(e contract.Event) bool { return gone[e.Place()] }), nil
+// deployments are the EscrowDeployed among events.
+func deployments(events []contract.Event) []contract.Event {
+	return some(events, func(e *contract.Event) bool { return e.Name == contract.Deployed })
 }
 
-const prunedAt = `
-	select t.block, t.index
-	from unnest($2::bytea[], $3::bigint[], $4::integer[], $5::bytea[]) as t(address, block, index, tx)
-	join escrows e on e.chain_id = $1 and e.address = t.address
-	where e.ended_block is not null and e.discovered_block_number = t.block and e.log_index = t.index and e.tx_hash = t.tx
-	  and not exists (select from events p where p.chain_id = $1 and p.escrow = t.address)`
+// announcedAgain are the places of deployments whose escrow is registered by another EscrowDeployed, or by an
+// earlier one of these.
+func announcedAgain(ctx context.Context, t *transaction, deployed []contract.Event) (map[contract.Place]bool,
+	error) {
+	if len(deployed) == 0 {
+		return nil, nil
+	}
 
-// discoveries are the registry's entries for some EscrowDeployed.
-func discoveries(deployed []contract.Event) []registry.Discovery {
-	found := make([]registry.Discovery, len(deployed))
+	known, err := registrations(ctx, t, t.cfg.ChainID, deployed)
+	if err != nil {
+		return nil, err
+	}
+
+	again := map[contract.Place]bool{}
 	for i := range deployed {
 		e := &deployed[i]
-		found[i] = registry.Discovery{
-			Address: e.Escrow, Slot: partition.Slot(e.Escrow), Block: int64(e.BlockNumber), LogIndex: int32(e.LogIndex),
-			TxHash: e.TxHash, Occurrence: e.Occurrence, Factory: e.Factory,
+		if r, there := known[e.Escrow]; !there {
+			known[e.Escrow] = Registration{At: e.Place()}
+		} else if r.At != e.Place() {
+			again[e.Place()] = true
+		}
+	}
+
+	return again, nil
+}
+
+// noteAgain records that factories have announced registered escrows, in events that were just stored.
+func noteAgain(ctx context.Context, t *transaction, fresh []contract.Event, again map[contract.Place]bool) error {
+	found := Finding{Kind: AnnouncedAgain}
+	for i := range fresh {
+		if again[fresh[i].Place()] {
+			found.Events++
+			found.Block = blockOf(&fresh[i])
+		}
+	}
+
+	if found.Events == 0 {
+		return nil
+	}
+
+	return addFinding(ctx, t, found)
+}
+
+// discoveries are the registry's entries for those EscrowDeployed among events.
+func discoveries(events []contract.Event, those func(*contract.Event) bool) (found []registry.Discovery) {
+	for i := range events {
+		if e := &events[i]; e.Name == contract.Deployed && those(e) {
+			found = append(found, registry.Discovery{
+				Address: e.Escrow, Slot: partition.Slot(e.Escrow), Block: int64(e.BlockNumber), LogIndex: int32(e.LogIndex),
+				TxHash: e.TxHash, Occurrence: e.Occurrence, Factory: e.Factory,
+			})
 		}
 	}
 
 	return found
+}
+
+// admitted says that the cursor covers those escrows from their deployment on.
+func admitted(deployed []contract.Event, those func(*contract.Event) bool) (progress []registry.Progress) {
+	for i := range deployed {
+		if e := &deployed[i]; those(e) {
+			progress = append(progress, registry.Progress{Address: e.Escrow, CaughtUp: true})
+		}
+	}
+
+	return progress
 }
 
 // endings are the registry's entries for the releases and refunds among events in the order of the
@@ -247,42 +311,6 @@ func endings(events []contract.Event) (ends []registry.Ending) {
 
 	return ends
 }
-
-// announce puts the EscrowDeployed of newly admitted escrows into the outbox, unless they were
-// published before.
-func announce(ctx context.Context, t *transaction, late []registry.Late) error {
-	if len(late) == 0 || !t.cfg.Publishes(contract.Deployed) {
-		return nil
-	}
-
-	rows, _ := t.Query(ctx, announced, t.cfg.ChainID, column.Of(late, func(l *registry.Late) int64 { return l.Block }),
-		column.Of(late, func(l *registry.Late) int32 { return l.LogIndex }))
-	told := map[contract.Place]bool{}
-	events, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (contract.Event, error) {
-		var before bool
-		e, err := scanEvent(rowWithPrefix{row, []any{&before}})
-		told[e.Place()] = before
-
-		return e, err
-	})
-	if err != nil {
-		return fmt.Errorf("announce %d escrows: %w", len(late), err)
-	}
-
-	if len(events) != len(late) {
-		return fmt.Errorf("announce %d escrows: %d of their %s events are stored: the registry and processed_events disagree; run `escrow-relayer audit`",
-			len(late), len(events), contract.Deployed)
-	}
-
-	sortEvents(events)
-
-	return enqueue(ctx, t, events, func(e *contract.Event) bool { return !told[e.Place()] })
-}
-
-const announced = `
-	select p.told, ` + eventColumns + `
-	from unnest($2::bigint[], $3::integer[]) as t(block, index)
-	join events p on p.chain_id = $1 and p.block_number = t.block and p.log_index = t.index`
 
 // advanceSlots moves the cursor of an instance if its epoch and position still hold; it locks the
 // row until the commit, so a claim waits for the commit and sees it.

@@ -277,8 +277,8 @@ func (s *story) backTo(fork int64) []block {
 
 func (s *story) loadBook() {
 	s.book = map[common.Address]bool{}
-	require.NoError(s.t, registry.Load(s.t.Context(), s.DB, chain, allSlots(), 0,
-		func(a, _ common.Address, _ int64) { s.book[a] = true }))
+	require.NoError(s.t, registry.Load(s.t.Context(), s.DB, chain, allSlots(), s.slots.Next, 0,
+		func(l registry.Loaded) { s.book[l.Address] = l.Block < s.slots.Next }))
 }
 
 func allSlots() []int16 {
@@ -303,30 +303,24 @@ func (s *story) lead() {
 		}
 	}
 
-	r, err := s.led.CommitFactory(s.t.Context(), c)
+	_, err := s.led.CommitFactory(s.t.Context(), c)
 	require.NoError(s.t, err)
-	s.revived += r.Revived
 	s.fact = c.To
 }
 
-// own commits the next block of the slot watch. Escrows that are behind its cursor are caught up
-// first, those ahead of it join.
+// own commits the next block of the slot watch. Late escrows are caught up first; those that the block deploys join.
+// Sometimes it does not see one of these, and the leader makes it late.
 func (s *story) own() {
-	d, err := s.led.Discovered(s.t.Context(), 0, 1000)
-	require.NoError(s.t, err)
-	var ahead []registry.Late
-	for _, l := range d.Late {
-		if l.Next() >= s.slots.Next {
-			ahead = append(ahead, l)
-			continue
-		}
-
+	for _, l := range s.late() {
 		var missed []contract.Event
 		for n := l.Next(); n < s.slots.Next; n++ {
-			missed = append(missed, s.of(n, func(a common.Address) bool { return a == l.Address })...)
+			missed = append(missed, s.of(n, func(e *contract.Event) bool {
+				first := int64(e.BlockNumber) == l.Block && int32(e.LogIndex) == l.LogIndex
+				return e.Escrow == l.Address && (e.Name != contract.Deployed || first)
+			})...)
 		}
 
-		s.commit(ledger.SlotCommit{From: s.slots, To: s.slots, Announce: []registry.Late{l}, Events: missed,
+		s.commit(ledger.SlotCommit{From: s.slots, To: s.slots, Events: missed,
 			Progress: []registry.Progress{{Address: l.Address, Monitored: s.slots.Next - 1, CaughtUp: true}}})
 		s.book[l.Address] = true
 	}
@@ -335,23 +329,52 @@ func (s *story) own() {
 		return
 	}
 
-	c := ledger.SlotCommit{From: s.slots, To: s.slots.To(s.slots.Next+1, s.chain[s.slots.Next].hash), Announce: ahead}
-	for _, l := range ahead {
-		s.book[l.Address] = true
-		c.Progress = append(c.Progress, registry.Progress{Address: l.Address, Monitored: s.slots.Next, CaughtUp: true})
+	c := ledger.SlotCommit{From: s.slots, To: s.slots.To(s.slots.Next+1, s.chain[s.slots.Next].hash)}
+	joining := map[common.Address]bool{}
+	if s.rnd.IntN(4) > 0 || s.fact.Next > s.slots.Next {
+		deployed := s.of(s.slots.Next, func(e *contract.Event) bool { return e.Name == contract.Deployed })
+		known, err := s.led.Known(s.t.Context(), deployed)
+		require.NoError(s.t, err)
+		for i := range deployed {
+			r, is := known[deployed[i].Escrow]
+			joining[deployed[i].Escrow] = !is || r.At == deployed[i].Place()
+		}
 	}
 
-	c.Events = s.of(s.slots.Next, func(a common.Address) bool { return s.book[a] })
+	c.Events = s.of(s.slots.Next, func(e *contract.Event) bool {
+		joins, deploys := joining[e.Escrow]
+		if e.Name == contract.Deployed {
+			return deploys
+		}
+
+		return joins || s.book[e.Escrow]
+	})
 	s.commit(c)
+	for a, joins := range joining {
+		s.book[a] = s.book[a] || joins
+	}
+
 	s.slots = c.To
 }
 
-func (s *story) of(number int64, ours func(common.Address) bool) (events []contract.Event) {
+// of are some events of a block, as they are published: each EscrowDeployed first.
+func (s *story) of(number int64, ours func(*contract.Event) bool) (events []contract.Event) {
 	for _, e := range s.events(number) {
-		if e.Name != contract.Deployed && ours(e.Escrow) {
+		if ours(&e) {
 			events = append(events, e)
 		}
 	}
+
+	slices.SortStableFunc(events, func(a, b contract.Event) int {
+		switch {
+		case (a.Name == contract.Deployed) == (b.Name == contract.Deployed):
+			return 0
+		case a.Name == contract.Deployed:
+			return -1
+		default:
+			return 1
+		}
+	})
 
 	return events
 }

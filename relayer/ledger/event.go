@@ -27,6 +27,17 @@ func sortEvents(events []contract.Event) {
 	slices.SortFunc(events, func(a, b contract.Event) int { return a.Place().Compare(b.Place()) })
 }
 
+// some are those of the events that are wanted, in their order.
+func some(events []contract.Event, wanted func(*contract.Event) bool) (list []contract.Event) {
+	for i := range events {
+		if e := &events[i]; wanted(e) {
+			list = append(list, *e)
+		}
+	}
+
+	return list
+}
+
 // pendingOf is the outbox row of an event.
 func pendingOf(e *contract.Event) outbox.Pending {
 	return outbox.Pending{Slot: partition.Slot(e.Escrow), Event: *e}

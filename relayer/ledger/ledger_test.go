@@ -39,6 +39,7 @@ type world struct {
 	epoch int64
 	slots ledger.Position
 	fact  ledger.Position
+	found map[common.Hash][]contract.Event // the deployments of a block, once the leader has read it
 }
 
 func setup(t *testing.T) *world {
@@ -47,7 +48,8 @@ func setup(t *testing.T) *world {
 
 	return &world{
 		Fleet: f, t: t, epoch: 1, slots: ledger.Position{Next: 1}, fact: ledger.Position{Next: 1},
-		led: ledger.New(ledger.Config{DB: f.DB, ChainID: chain, InstanceID: me, EventNames: names, Publishes: publishes}),
+		found: map[common.Hash][]contract.Event{},
+		led:   ledger.New(ledger.Config{DB: f.DB, ChainID: chain, InstanceID: me, EventNames: names, Publishes: publishes}),
 	}
 }
 
@@ -96,21 +98,22 @@ func (w *world) discover(fork byte, events ...contract.Event) ledger.Result {
 		Time: uint64(1000 + w.fact.Next), Events: events}
 	r, err := w.led.CommitFactory(w.t.Context(), c)
 	require.NoError(w.t, err)
+	w.found[c.To.Hash] = events
 	w.fact = c.To
 
 	return r
 }
 
-// process commits a block of the slot watch and admits every escrow that waits.
+// process commits a block of the slot watch, with the deployments that the leader has found in it, and admits every
+// escrow that is late.
 func (w *world) process(fork byte, events ...contract.Event) ledger.Result {
-	d, err := w.led.Discovered(w.t.Context(), 0, 1000)
-	require.NoError(w.t, err)
+	late := w.late()
 	c := ledger.SlotCommit{
 		Epoch: w.epoch, From: w.slots, To: w.slots.To(w.slots.Next+1, blockHash(fork, w.slots.Next)),
-		Time:     uint64(1000 + w.slots.Next),
-		Announce: d.Late, Events: events,
+		Time: uint64(1000 + w.slots.Next),
 	}
-	for _, l := range d.Late {
+	c.Events = append(w.deployments(late...), append(w.found[c.To.Hash], events...)...)
+	for _, l := range late {
 		c.Progress = append(c.Progress, registry.Progress{Address: l.Address, Monitored: w.slots.Next, CaughtUp: true})
 	}
 
@@ -119,6 +122,29 @@ func (w *world) process(fork byte, events ...contract.Event) ledger.Result {
 	w.slots = c.To
 
 	return r
+}
+
+// late are the late escrows.
+func (w *world) late() []registry.Late {
+	late, _, err := w.led.Late(w.t.Context(), w.slots, 0, 1000)
+	require.NoError(w.t, err)
+
+	return late
+}
+
+// deployments are the EscrowDeployed of late escrows, as a catch-up reads them.
+func (w *world) deployments(late ...registry.Late) (events []contract.Event) {
+	for _, l := range late {
+		for _, found := range w.found {
+			for _, e := range found {
+				if e.Escrow == l.Address && int64(e.BlockNumber) == l.Block && int32(e.LogIndex) == l.LogIndex {
+					events = append(events, e)
+				}
+			}
+		}
+	}
+
+	return events
 }
 
 // serve is a commit of the slot watch while there is no block.
@@ -168,14 +194,14 @@ func (w *world) record(who int) (status string, approvals int) {
 func TestCommitStoresProjectsAndQueuesInOrder(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
-	require.Equal(t, 2, w.discover(0, deployed(1, 1, 3, 11), deployed(2, 1, 5, 12)).New)
-	require.Empty(t, w.outbox(), "the owner announces, not the leader")
+	require.Zero(t, w.discover(0, deployed(1, 1, 3, 11), deployed(2, 1, 5, 12)).New, "the owner stores, not the leader")
+	require.Empty(t, w.Column(`select hex(address) from escrows`), "nor does the leader register what the owner will read")
 	r := w.process(0, event("EscrowCreated", 1, 1, 2, 11,
 		`{"payer":"`+account(0xaa)+`","arbiter":"`+account(0xdd)+`","releaseTime":"77"}`), approved(1, 1, 6, 13),
 		approved(2, 1, 7, 14), approved(1, 1, 8, 15), released(1, 1, 9, 15))
 	require.Equal(t, []string{"EscrowDeployed:1", "EscrowDeployed:1", "Approved:1", "Approved:1", "Approved:1",
 		"EscrowReleased:1"}, ids(r.Pending))
-	require.Equal(t, 5, r.New)
+	require.Equal(t, 7, r.New)
 	last := int64(0)
 	for _, p := range r.Pending {
 		require.Greater(t, p.Seq, last)
@@ -192,10 +218,7 @@ func TestCommitStoresProjectsAndQueuesInOrder(t *testing.T) {
 	require.Equal(t, "approved", status)
 	require.Equal(t, 1, approvals)
 	require.Equal(t, []string{"active", "released"}, w.Column(`select status from escrow_registry order by status`))
-	d, err := w.led.Discovered(t.Context(), 0, 10)
-	require.NoError(t, err)
-	require.Empty(t, d.Late)
-	require.EqualValues(t, 2, d.Next)
+	require.Empty(t, w.late())
 	require.Equal(t, []string{"1001", "1001"}, w.Column(`
 		select extract(epoch from t)::bigint::text
 		from (select block_time from leadership union all select block_time from cursors) as of_cursors(t)`),
@@ -212,7 +235,7 @@ func TestNothingTwice(t *testing.T) {
 	w.SetCursor(me, 1, "")
 	r := w.process(0, approved(1, 1, 1, 12), approved(1, 1, 2, 13), approved(1, 1, 2, 13))
 	require.Equal(t, 1, r.New)
-	require.Equal(t, 2, r.Duplicates, "one that was stored, one that stands twice in the commit")
+	require.Equal(t, 3, r.Duplicates, "two that were stored, one that stands twice in the commit")
 	require.Equal(t, []string{"EscrowDeployed:0", "Approved:0", "Approved:0"}, w.outbox())
 	_, approvals := w.record(1)
 	require.Equal(t, 2, approvals)
@@ -221,20 +244,19 @@ func TestNothingTwice(t *testing.T) {
 func TestCommitOfTheWrongEpochOrCursorChangesNothing(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
-	w.discover(0, deployed(1, 1, 0, 11))
 	for name, c := range map[string]ledger.SlotCommit{
 		"epoch":  {Epoch: 2, From: ledger.Position{Next: 1}, To: ledger.Position{Next: 2}},
 		"cursor": {Epoch: 1, From: ledger.Position{Next: 2}, To: ledger.Position{Next: 3}},
 		"hash":   {Epoch: 1, From: ledger.Position{Next: 1, Hash: blockHash(0, 0)}, To: ledger.Position{Next: 2}},
 	} {
-		c.Events = []contract.Event{approved(1, 1, 1, 12)}
+		c.Events = []contract.Event{deployed(1, 1, 0, 11), approved(1, 1, 1, 12)}
 		_, err := w.led.CommitSlots(t.Context(), c)
 		require.ErrorIs(t, err, ledger.ErrMoved, name)
 	}
 
 	_, err := w.led.CommitFactory(t.Context(), ledger.FactoryCommit{Epoch: 7, From: w.fact, To: ledger.Position{Next: 3}})
 	require.ErrorIs(t, err, ledger.ErrMoved)
-	require.Equal(t, []string{"EscrowDeployed:canonical"}, w.states())
+	require.Empty(t, w.states())
 	require.Empty(t, w.outbox())
 	_, err = w.led.SlotPosition(t.Context(), 2)
 	require.ErrorIs(t, err, ledger.ErrFenced)
@@ -291,9 +313,9 @@ func TestWhatReappearsIsNeitherRetractedNorPublishedAgain(t *testing.T) {
 	w.forked()
 	w.Publish()
 	w.reload()
-	require.Equal(t, 1, w.discover(1, at(deployed(2, 2, 0, 21), 1)).Revived)
+	w.discover(1, at(deployed(2, 2, 0, 21), 1))
 	r := w.process(1, at(approved(1, 2, 1, 22), 1), at(released(1, 2, 2, 23), 1), at(approved(2, 2, 3, 24), 1))
-	require.Equal(t, 3, r.Revived)
+	require.Equal(t, 4, r.Revived)
 	require.Zero(t, r.Retracted)
 	require.Empty(t, r.Pending)
 	w.discover(1)
@@ -371,8 +393,8 @@ func TestWhatIsLostIsSentAndThenRetracted(t *testing.T) {
 	require.False(t, w.process(1).Open)
 }
 
-// Nothing is retracted before the factory watch, too, has read the blocks again: without it the
-// owner does not know whose events to look for.
+// Nothing is retracted before the factory watch, too, has read the blocks again: the owner may not have seen a
+// deployment.
 func TestRetractionWaitsForTheFactoryWatch(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -433,6 +455,35 @@ func TestRepair(t *testing.T) {
 	require.NoError(t, err)
 	_, err = w.led.Repair(t.Context(), w.epoch, v, 5, nil, nil)
 	require.ErrorIs(t, err, ledger.ErrMoved, "what was read before a rollback")
+}
+
+// What the leader has registered and neither the owner nor the second reading finds is taken out of the registry, and
+// is a finding; what the second reading finds is stored, and then caught up.
+func TestWhatOnlyTheLeaderHasSeen(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	w.process(0)
+	w.discover(0, deployed(1, 1, 0, 11), deployed(2, 1, 1, 12))
+	late := w.late()
+	require.Len(t, late, 2)
+	c := ledger.SlotCommit{Epoch: 1, From: w.slots, To: w.slots}
+	for _, l := range late { // the owner has looked for them
+		c.Progress = append(c.Progress, registry.Progress{Address: l.Address, Monitored: 1})
+	}
+
+	_, err := w.led.CommitSlots(t.Context(), c)
+	require.NoError(t, err)
+	require.Empty(t, w.late())
+	v, err := w.led.Verifiable(t.Context())
+	require.NoError(t, err)
+	require.EqualValues(t, 1, v.To, "it holds up no verification")
+	_, err = w.led.Repair(t.Context(), w.epoch, v, 1, []contract.Event{deployed(2, 1, 1, 12)}, nil)
+	require.NoError(t, err)
+	require.Equal(t, []string{registry.Text(escrow(2))}, w.Column(`select address from escrow_registry`))
+	require.ElementsMatch(t, []string{"extra_event 1 1", "missing_event 1 1"}, w.findings())
+	w.serve()
+	require.Len(t, w.late(), 1)
+	require.Equal(t, []string{"EscrowDeployed:0"}, w.outbox())
 }
 
 // What is taken back may be on its way to Pub/Sub. Its owner looks again where it stands before it commits.
@@ -513,11 +564,10 @@ func approvedID(who int, block int64, index uint, tx int64) string {
 func TestCancelledCommit(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
-	w.discover(0, deployed(1, 1, 0, 11))
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	_, err := w.led.CommitSlots(ctx, ledger.SlotCommit{Epoch: 1, From: w.slots, To: ledger.Position{Next: 2},
-		Events: []contract.Event{approved(1, 1, 1, 12)}})
+		Events: []contract.Event{deployed(1, 1, 0, 11)}})
 	require.ErrorIs(t, err, context.Canceled)
-	require.Equal(t, []string{"EscrowDeployed:canonical"}, w.states())
+	require.Empty(t, w.states())
 }

@@ -233,7 +233,8 @@ const reviveEvents = `
 
 // retract queues the retractions of lost orphans in this instance's slots: those marked lost, and
 // those past their time, because the slot's cursor and the factory's have passed the highest
-// block seen before the rollback again, and their escrow is caught up.
+// block seen before the rollback again, and their escrow is caught up: what the owner did not see may
+// be what the leader did.
 func retract(ctx context.Context, t *transaction, next int64) error {
 	rows, _ := t.Query(ctx, retractOrphans, pgx.StrictNamedArgs{"chain": t.cfg.ChainID, "me": t.cfg.InstanceID,
 		"token": t.token, "next": next})

@@ -71,7 +71,7 @@ func TestPast(t *testing.T) {
 	w.discover(0)
 	require.NoError(t, w.past(0, 3, 4, 3))
 	require.Equal(t, []string{"read", "read"}, w.pasts())
-	require.Equal(t, []string{"3"}, w.Column(`select count(*)::text from escrows`))
+	require.Equal(t, []string{"2"}, w.Column(`select count(*)::text from late_escrows`))
 }
 
 // Whoever has lost the leadership stores nothing of a past, wherever it has read it.
@@ -125,6 +125,7 @@ func TestRollbackOfAPast(t *testing.T) {
 	w.process(0)
 	w.added()
 	require.NoError(t, w.past(0, 1, 2, 2))
+	w.reload()
 	w.process(0) // admits the escrow
 	stale := w.slots
 	_, err := w.led.Rollback(t.Context(), stale, ledger.Position{Next: 1})
@@ -143,8 +144,8 @@ func TestEscrowOfAStranger(t *testing.T) {
 	w := setup(t)
 	e := deployed(1, 1, 0, 11)
 	e.Factory = common.Address{9}
-	_, err := w.led.CommitFactory(t.Context(), ledger.FactoryCommit{Epoch: 1, From: w.fact,
-		To: w.fact.To(2, blockHash(0, 1)), Events: []contract.Event{e}})
+	_, err := w.led.CommitSlots(t.Context(), ledger.SlotCommit{Epoch: 1, From: w.slots,
+		To: w.slots.To(2, blockHash(0, 1)), Events: []contract.Event{e}})
 	require.ErrorContains(t, err, "factory")
 	require.Equal(t, []string{"0"}, w.Column(`select count(*)::text from events`))
 }

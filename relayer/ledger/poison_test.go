@@ -60,16 +60,19 @@ func TestANumberWithoutAColumnStopsNothing(t *testing.T) {
 func TestAnEscrowIsAnnouncedMoreThanOnce(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
-	w.discover(0, deployed(2, 1, 0, 11))
-	require.Equal(t, 2, w.discover(0, deployed(1, 2, 3, 12), deployed(1, 2, 4, 13)).New)
+	require.Equal(t, 1, w.process(0, deployed(2, 1, 0, 11)).New)
+	r := w.process(0, deployed(1, 2, 3, 12), deployed(1, 2, 4, 13))
+	require.Equal(t, 2, r.New)
+	require.Equal(t, []string{"EscrowDeployed:2"}, ids(r.Pending))
 	require.Equal(t, []string{"announced_again 2 1"}, w.findings())
-	require.Equal(t, 1, w.discover(0, deployed(1, 3, 0, 14)).New)
+	r = w.process(0, deployed(1, 3, 0, 14))
+	require.Equal(t, 1, r.New)
+	require.Empty(t, r.Pending)
 	require.Equal(t, []string{"announced_again 2 1", "announced_again 3 1"}, w.findings())
 	require.Equal(t, []string{"1", "2"}, w.Column(`select discovered_block_number::text from escrow_registry order by 1`))
-	require.Equal(t, []string{"EscrowDeployed:1", "EscrowDeployed:2"}, ids(w.process(0).Pending))
 }
 
-// What the leader reads again is no second announcement.
+// What the leader or an owner reads again is no second announcement.
 func TestWhatIsReadAgainIsNotAnnouncedAgain(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -77,7 +80,12 @@ func TestWhatIsReadAgainIsNotAnnouncedAgain(t *testing.T) {
 	w.Exec(`update leadership set next_block = 1, block_hash = null`)
 	w.fact = ledger.Position{Next: 1}
 	w.discover(0, deployed(1, 1, 0, 11))
+	w.process(0)
+	w.SetCursor(me, 1, "")
+	w.slots = ledger.Position{Next: 1}
+	w.process(0)
 	require.Empty(t, w.findings())
+	require.Equal(t, []string{"EscrowDeployed:0"}, w.outbox())
 }
 
 // A string may hold what json cannot give as text. Whoever queries the arguments of all events reads the

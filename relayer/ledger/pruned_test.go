@@ -32,7 +32,7 @@ func pruned(t *testing.T) *world {
 }
 
 // RETENTION has removed an escrow that ended, and the leader reads its deployment again: it stays removed,
-// and its record as it ended. The verifier goes on to know why the events are not there.
+// and its record as it ended. The verifier goes on to know why the events are not there, and an owner that meets it.
 func TestARewindLeavesWhatRetentionRemoved(t *testing.T) {
 	t.Parallel()
 	w := pruned(t)
@@ -41,7 +41,8 @@ func TestARewindLeavesWhatRetentionRemoved(t *testing.T) {
 	require.NoError(t, err)
 	w.reload()
 	w.discover(0)
-	require.Zero(t, w.discover(0, deployed(1, 1, 0, 11)).New)
+	w.discover(0, deployed(1, 1, 0, 11))
+	require.Empty(t, w.late())
 	status, approvals := w.record(1)
 	require.Equal(t, "released", status)
 	require.Equal(t, 1, approvals)
@@ -51,9 +52,14 @@ func TestARewindLeavesWhatRetentionRemoved(t *testing.T) {
 	require.Empty(t, w.findings())
 	require.Empty(t, w.process(0).Pending)
 
+	w.found = nil // the watch leaves out what Known says of it
+	known, err := w.led.Known(t.Context(), []contract.Event{deployed(1, 1, 0, 11)})
+	require.NoError(t, err)
+	require.Equal(t, ledger.Registration{At: contract.Place{Block: 1}, Pruned: true}, known[escrow(1)])
+
 	// Another deployment at the address is no repetition.
-	require.Equal(t, 1, w.discover(0, deployed(1, 2, 0, 14)).New)
-	require.Equal(t, []string{"announced_again 4 1"}, w.findings())
+	require.Equal(t, 1, w.process(0, deployed(1, 3, 0, 14)).New)
+	require.Equal(t, []string{"announced_again 3 1"}, w.findings())
 }
 
 // What RETENTION has removed cannot be retracted: a rollback below it is refused, and says what helps.

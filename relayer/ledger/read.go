@@ -53,38 +53,29 @@ func (l *Ledger) position(ctx context.Context, query string, args ...any) (Posit
 	return p, nil
 }
 
-// Discovered is the position of the factory watch and the escrows that wait to be admitted in slots
-// of this instance.
-type Discovered struct {
-	Next  int64 // next block of the factory watch: everything below it is in the registry
-	Start int64 // first block of the chain
-	Late  []registry.Late
-	Far   bool // some escrows are left out: they are further behind
-}
-
-// Discovered reads the cursor first and then the escrows: an escrow registered below the cursor is
-// in Late, unless it was admitted or its catch-up continues below the block from. It returns at most
-// limit late escrows, the furthest behind first.
-func (l *Ledger) Discovered(ctx context.Context, from int64, limit int) (d Discovered, err error) {
-	if err := l.cfg.DB.QueryRow(ctx, discovered, l.cfg.ChainID, from-1, l.cfg.InstanceID).
-		Scan(&d.Next, &d.Start, &d.Far); err != nil {
-		return d, fmt.Errorf("read the factory cursor: %w", err)
+// Late returns at most limit late escrows in slots of this instance that the cursor has passed, at a position, the
+// furthest behind first. They continue at the block from or later; far reports whether others continue below it.
+func (l *Ledger) Late(ctx context.Context, at Position, from int64, limit int) (late []registry.Late, far bool,
+	err error) {
+	if err := l.cfg.DB.QueryRow(ctx, areFar, l.cfg.ChainID, from-1, l.cfg.InstanceID, at.Next).Scan(&far); err != nil {
+		return nil, false, fmt.Errorf("look for escrows far behind block %d: %w", from, err)
 	}
 
-	d.Late, err = registry.ListLate(ctx, l.cfg.DB, l.cfg.ChainID, l.cfg.InstanceID, from, math.MaxInt64, limit)
+	late, err = registry.ListLate(ctx, l.cfg.DB, l.cfg.ChainID, l.cfg.InstanceID,
+		registry.Range{From: from, Before: math.MaxInt64, Cursor: at.Next}, limit)
 
-	return d, err
+	return late, far, err
 }
 
-const discovered = `
-	select next_block, start_block, exists (select from late_escrows l where l.chain_id = $1 and l.monitored < $2
-		and (select owner from slot_ownership s where s.chain_id = $1 and s.slot = l.slot) = $3)
-	from leadership where chain_id = $1`
+const areFar = `
+	select exists (select from late_escrows l where l.chain_id = $1 and l.monitored < $2 and l.deployed_block < $4
+		and (select owner from slot_ownership s where s.chain_id = $1 and s.slot = l.slot) = $3 and ` + registry.Open + `)`
 
-// Late returns at most limit late escrows in slots of this instance with a catch-up that continues below a
-// block, the furthest behind first.
-func (l *Ledger) Late(ctx context.Context, below int64, limit int) ([]registry.Late, error) {
-	return registry.ListLate(ctx, l.cfg.DB, l.cfg.ChainID, l.cfg.InstanceID, math.MinInt64+1, below, limit)
+// Far returns at most limit late escrows in slots of this instance that the cursor has passed, at a position, with a
+// catch-up that continues below a block, the furthest behind first.
+func (l *Ledger) Far(ctx context.Context, at Position, below int64, limit int) ([]registry.Late, error) {
+	return registry.ListLate(ctx, l.cfg.DB, l.cfg.ChainID, l.cfg.InstanceID,
+		registry.Range{From: math.MinInt64 + 1, Before: below, Cursor: at.Next}, limit)
 }
 
 // Blocks returns remembered blocks below a number, the highest first; at most limit.
@@ -174,6 +165,38 @@ func (l *Ledger) Registered(ctx context.Context, block int64, addresses []common
 		and not exists (select from late_escrows l where l.chain_id = e.chain_id and l.address = e.address
 			and l.monitored < l.deployed_block and l.deployed_block > $3)`, addresses, block)
 }
+
+// Registration is what the registry has of an escrow.
+type Registration struct {
+	At     contract.Place // of its EscrowDeployed
+	Pruned bool           // it has ended, and RETENTION has removed its events
+}
+
+// Known returns what the registry has of the escrows that some events deploy; those that it lacks are left out.
+func (l *Ledger) Known(ctx context.Context, deployed []contract.Event) (map[common.Address]Registration, error) {
+	return registrations(ctx, l.cfg.DB, l.cfg.ChainID, deployed)
+}
+
+func registrations(ctx context.Context, db registry.DB, chainID int64,
+	deployed []contract.Event) (map[common.Address]Registration, error) {
+	known := make(map[common.Address]Registration, len(deployed))
+	rows, _ := db.Query(ctx, selectRegistrations, chainID, column.Of(deployed, escrowOf))
+	var escrow common.Address
+	var r Registration
+	if _, err := pgx.ForEachRow(rows, []any{&escrow, &r.At.Block, &r.At.Index, &r.Pruned}, func() error {
+		known[escrow] = r
+		return nil
+	}); err != nil {
+		return nil, fmt.Errorf("look up %d escrows: %w", len(deployed), err)
+	}
+
+	return known, nil
+}
+
+const selectRegistrations = `
+	select address, discovered_block_number, log_index, ended_block is not null and not exists (
+		select from events p where p.chain_id = e.chain_id and p.escrow = e.address)
+	from escrows e where chain_id = $1 and address = any($2) and status <> 4`
 
 // Pruned returns which of some addresses are ended escrows with events that RETENTION has removed.
 func (l *Ledger) Pruned(ctx context.Context, addresses []common.Address) (map[common.Address]bool, error) {

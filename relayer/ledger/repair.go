@@ -51,16 +51,32 @@ func repair(ctx context.Context, t *transaction, epoch int64, v Verifiable, veri
 		found = append(found, Finding{Kind: MissingEvent, Block: verified, Events: missed})
 	}
 
+	if len(missing)+len(wrong) > 0 {
+		if err := mend(ctx, t, missing, wrong); err != nil {
+			return err
+		}
+	}
+
+	invented, err := forget(ctx, t, verified)
+	if err != nil {
+		return err
+	}
+
+	if invented > 0 {
+		found = append(found, Finding{Kind: ExtraEvent, Block: verified, Events: invented})
+	}
+
 	for _, f := range found {
 		if err := addFinding(ctx, t, f); err != nil {
 			return err
 		}
 	}
 
-	if len(missing)+len(wrong) == 0 {
-		return nil
-	}
+	return nil
+}
 
+// mend makes the stored events what the chain's are.
+func mend(ctx context.Context, t *transaction, missing, wrong []contract.Event) error {
 	if err := giveUp(ctx, t, wrong); err != nil {
 		return err
 	}
@@ -77,35 +93,43 @@ func repair(ctx context.Context, t *transaction, epoch int64, v Verifiable, veri
 	return t.notify(ctx, registry.Channel)
 }
 
-// supply stores missing events, and returns those that changed something. A deployment is an
-// ordinary discovery, which the owner of the slot announces; the publication of the others is
-// requested.
+// forget takes escrows out of the registry whose EscrowDeployed the leader alone has seen: neither the owner nor the
+// second reading has.
+func forget(ctx context.Context, t *transaction, verified int64) (escrows int, err error) {
+	tag, err := t.Exec(ctx, `
+		with gone as (
+			delete from late_escrows l
+			where l.chain_id = $1 and l.deployed_block <= $2 and l.monitored >= l.deployed_block and not `+registry.Announced+`
+			returning address)
+		delete from escrows e using gone g where e.chain_id = $1 and e.address = g.address`, t.cfg.ChainID, verified)
+	if err != nil {
+		return 0, fmt.Errorf("forget escrows that are not on the chain: %w", err)
+	}
+
+	return int(tag.RowsAffected()), nil
+}
+
+// supply stores missing events, in an order in which each EscrowDeployed comes first, registers the escrows that they
+// deploy, and requests their publication. It returns those that changed something.
 func supply(ctx context.Context, t *transaction, missing []contract.Event) ([]contract.Event, error) {
-	var deployed, others []contract.Event
-	for _, e := range missing {
-		if e.Name == contract.Deployed {
-			deployed = append(deployed, e)
-		} else {
-			others = append(others, e)
-		}
-	}
-
-	how := storing{orphans: true}
-	fresh, err := store(ctx, t, deployed, how)
+	deployed := deployments(missing)
+	again, err := announcedAgain(ctx, t, deployed)
 	if err != nil {
 		return nil, err
 	}
 
-	if _, err := registry.Record(ctx, t, t.cfg.ChainID, discoveries(fresh)); err != nil {
-		return nil, err
-	}
-
-	stored, err := store(ctx, t, others, how)
+	others := some(missing, func(e *contract.Event) bool { return e.Name != contract.Deployed })
+	fresh, err := store(ctx, t, append(deployed, others...), storing{orphans: true})
 	if err != nil {
 		return nil, err
 	}
 
-	return append(fresh, stored...), request(ctx, t, stored)
+	first := func(e *contract.Event) bool { return !again[e.Place()] }
+	if _, err := registry.Record(ctx, t, t.cfg.ChainID, registry.Past, discoveries(fresh, first)); err != nil {
+		return nil, err
+	}
+
+	return fresh, request(ctx, t, some(fresh, first))
 }
 
 // giveUp removes stored events that differ from the chain. They may be on their way to Pub/Sub.

@@ -14,9 +14,9 @@ import (
 // A request asks the owner of a slot to put an event into the outbox: for the verifier, an event
 // that the first reading missed; for a replay, one that is published once more. The owner does so
 // in its next commit, with its cursor locked, so it stays the only writer of the rows of its slots
-// and their order is that of its commits. Requests of one escrow are served in order, after the
-// escrow's EscrowDeployed. A request is announced on RequestsChannel; an owner that misses the
-// notification finds the request at its next commit.
+// and their order is that of its commits. Requests of one escrow are served in order. A request is
+// announced on RequestsChannel; an owner that misses the notification finds the request at its next
+// commit.
 
 // served bounds the requests that a commit serves: about as many events as it stores.
 const served = 2048
@@ -51,14 +51,13 @@ const addRequests = `
 // serve puts the requested events of this owner's slots into the outbox.
 func serve(ctx context.Context, t *transaction) error {
 	rows, _ := t.Query(ctx, serveRequests, pgx.StrictNamedArgs{"chain": t.cfg.ChainID, "me": t.cfg.InstanceID,
-		"token": t.token, "announces": t.cfg.Publishes(contract.Deployed), "replay": message.Replay,
-		"limit": served})
+		"token": t.token, "replay": message.Replay, "limit": served})
 	n, err := collectRows(t, rows)
 	if err != nil {
 		return fmt.Errorf("serve requests: %w", err)
 	}
 
-	t.result.More = n == served
+	t.result.Served, t.result.More = true, n == served
 
 	return nil
 }
@@ -69,10 +68,6 @@ const serveRequests = `
 		delete from requests r using (
 			select id from requests q
 			where q.chain_id = @chain and (q.slot in (select slot from slot_ownership where chain_id = @chain and owner = @me)) is true
-			  and not (@announces and exists (
-				select from late_escrows l where l.chain_id = q.chain_id and l.address = q.escrow and not exists (
-					select from events d where d.chain_id = l.chain_id and d.block_number = l.deployed_block and d.log_index = l.log_index
-						and d.told)))
 			order by q.id limit @limit) d
 		where r.chain_id = @chain and r.id = d.id
 		returning r.*),
@@ -82,7 +77,10 @@ const serveRequests = `
 		from due d join events e on e.chain_id = @chain and e.block_number = d.block_number and e.log_index = d.log_index and e.escrow = d.escrow
 		where d.kind = @replay or not e.told
 		order by d.id
-		returning seq, slot, kind, block_number, log_index)
+		returning seq, slot, kind, block_number, log_index),
+	told as (
+		update events e set told = true from queued q
+		where e.chain_id = @chain and e.block_number = q.block_number and e.log_index = q.log_index and not e.told)
 	select q.seq, q.slot, q.kind, ` + eventColumns + `
 	from queued q join events p on p.chain_id = @chain and p.block_number = q.block_number and p.log_index = q.log_index
 	order by q.seq`

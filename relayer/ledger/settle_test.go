@@ -12,7 +12,7 @@ import (
 )
 
 // orphaned is a deployment that was published and taken back, and that the next commit of the slots
-// retracts. It returns that commit, and the one in which the leader finds it again.
+// retracts. It returns that commit, and the one in which the second reading finds it again.
 func (w *world) orphaned() (retract, revive func() (ledger.Result, error)) {
 	w.discover(0, deployed(1, 1, 0, 11))
 	w.process(0)
@@ -21,8 +21,10 @@ func (w *world) orphaned() (retract, revive func() (ledger.Result, error)) {
 	require.NoError(w.t, err)
 	w.reload()
 	w.discover(1)
-	slots, fact := w.slots, w.fact
-	w.slots, w.fact = slots.To(2, blockHash(1, 1)), fact.To(3, blockHash(1, 2))
+	slots := w.slots
+	w.slots = slots.To(2, blockHash(1, 1))
+	v, err := w.led.Verifiable(w.t.Context())
+	require.NoError(w.t, err)
 	retract = func() (ledger.Result, error) {
 		ctx, cancel := context.WithTimeout(w.t.Context(), time.Minute) // it could wait for ever
 		defer cancel()
@@ -30,14 +32,13 @@ func (w *world) orphaned() (retract, revive func() (ledger.Result, error)) {
 		return w.led.CommitSlots(ctx, ledger.SlotCommit{Epoch: w.epoch, From: slots, To: w.slots})
 	}
 	revive = func() (ledger.Result, error) {
-		return w.led.CommitFactory(w.t.Context(), ledger.FactoryCommit{Epoch: w.epoch, From: fact, To: w.fact,
-			Events: []contract.Event{at(deployed(1, 2, 0, 11), 1)}})
+		return w.led.Repair(w.t.Context(), w.epoch, v, v.From-1, []contract.Event{at(deployed(1, 2, 0, 11), 1)}, nil)
 	}
 
 	return retract, revive
 }
 
-// The owner gives an orphan up at the moment at which the leader finds it again: it is retracted and
+// The owner gives an orphan up at the moment at which the second reading finds it again: it is retracted and
 // published anew.
 func TestRetractedWhileItReappears(t *testing.T) {
 	t.Parallel()

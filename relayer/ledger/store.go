@@ -20,10 +20,8 @@ const bulk = 256
 
 // storing configures how events are stored.
 type storing struct {
-	// queue: published events get their outbox rows. Otherwise the leader stores them and the owner
-	// of the slot publishes them: it announces an EscrowDeployed, and serves requests.
-	queue   bool
-	orphans bool // the chain has orphaned events: an event may be a reappearing one, or need another id
+	publishes func(*contract.Event) bool // which events get an outbox row; nil: none
+	orphans   bool                       // there are orphaned events: one may reappear, or need another id
 }
 
 // store inserts events and, for new published ones, their outbox rows, in order. It returns the
@@ -43,7 +41,7 @@ func store(ctx context.Context, t *transaction, events []contract.Event,
 		}
 	}
 
-	told := func(e *contract.Event) bool { return how.queue && t.cfg.Publishes(e.Name) }
+	told := func(e *contract.Event) bool { return how.publishes != nil && how.publishes(e) }
 	stored, err := insert(ctx, t, fresh, told)
 	if err != nil {
 		return nil, err
@@ -59,7 +57,7 @@ func store(ctx context.Context, t *transaction, events []contract.Event,
 		stored = append(stored, revived[i].event)
 	}
 
-	sortEvents(stored) // the fold needs the order of the chain
+	sortEvents(stored) // the last of an escrow's endings counts
 
 	return stored, nil
 }

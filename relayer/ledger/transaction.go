@@ -29,6 +29,8 @@ type Result struct {
 	Duplicates int              // events that had been stored before
 	Retracted  int              // lost orphans whose retraction was queued
 	Revived    int              // published orphans that reappeared
+	// Served: requests were served. Late escrows wait for that.
+	Served bool
 	// More: requests wait beyond those that one commit serves.
 	More bool
 	// Open: the chain has requests, or open orphans. Without a new block, the owners handle them in

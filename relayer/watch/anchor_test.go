@@ -80,8 +80,8 @@ func TestCatchingUpStaysOnTheBranchOfTheCursor(t *testing.T) {
 			w.mine(1)
 			gateway := &apart{Source: w.src, n: w.head(), goes: goes}
 			w.mine(40)
-			w.chain, w.leads = gateway, w.src
-			stop := w.run(watch.FilterTopics, false) // nobody leads
+			w.chain, w.leads = overlooking{w.src, w.d.Factory}, w.src
+			stop := w.run(watch.FilterTopics, false)
 			require.Eventually(t, func() bool {
 				at, err := w.led.SlotPosition(t.Context(), 1)
 				require.NoError(t, err)
@@ -89,6 +89,7 @@ func TestCatchingUpStaysOnTheBranchOfTheCursor(t *testing.T) {
 			}, time.Minute, 10*time.Millisecond)
 			stop()
 
+			w.chain = gateway
 			gateway.late.Store(true)
 			w.run(watch.FilterTopics, true)
 			w.expect(w.head() - confirmations)

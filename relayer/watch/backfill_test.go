@@ -26,21 +26,6 @@ func TestBackfillBeforeTheFirstEscrow(t *testing.T) {
 	w.expect(w.head() - confirmations)
 }
 
-// Logs of escrows that the leader has not registered yet are no noise of others: LOG_FILTER=auto goes on
-// by topics.
-func TestUnregisteredEscrowsAreNoNoise(t *testing.T) {
-	w := setup(t)
-	w.create(3)
-	w.mine(50)
-	w.src = openSourceWith(t, chain.Config{URLs: []string{w.sim.HTTP()}, Proof: chain.ProveNone})
-	stop := w.run(watch.FilterAuto, false) // nobody leads
-	require.Eventually(t, func() bool { return w.slots.Status().Next > int64(w.head()-confirmations) }, time.Minute,
-		5*time.Millisecond)
-	stop()
-	require.Nil(t, w.filters.Ranged().Addresses)
-	require.Nil(t, w.filters.Head().Addresses)
-}
-
 // unconnected is a source whose ranges never follow the blocks before them, while each of those stands.
 type unconnected struct {
 	watch.Source

@@ -15,25 +15,31 @@ type book struct {
 	addresses *addressSet              // each marked with the index of its factory
 	factories []common.Address         // that have deployed them
 	ended     map[common.Address]int64 // block of the release or refund, until it is final
-	// new ones, by block: each joins with the batch of its deployment: its request names it
-	waiting []registry.Late
+	// ahead are the escrows whose deployments the cursor, moved back, is to meet again, by block
+	ahead   []registry.Loaded
 	version int // raised by each change of the requested addresses
 }
 
-// loadBook reads the escrows of some slots that a cursor covers.
-func loadBook(ctx context.Context, db registry.DB, chainID int64, slots []int16, final int64) (*book, error) {
+// loadBook reads the escrows of some slots that a cursor covers, at the block next.
+func loadBook(ctx context.Context, db registry.DB, chainID int64, slots []int16, next, final int64) (*book, error) {
 	n, err := registry.Count(ctx, db, chainID, slots)
 	if err != nil {
 		return nil, err
 	}
 
 	b := newBook(n)
-	err = registry.Load(ctx, db, chainID, slots, final, func(a, factory common.Address, endedBlock int64) {
-		b.addresses.add(a, b.index(factory))
-		if endedBlock > 0 {
-			b.ended[a] = endedBlock
+	err = registry.Load(ctx, db, chainID, slots, next, final, func(l registry.Loaded) {
+		if l.Block >= next {
+			b.ahead = append(b.ahead, l)
+			return
+		}
+
+		b.addresses.add(l.Address, b.index(l.Factory))
+		if l.Ended > 0 {
+			b.ended[l.Address] = l.Ended
 		}
 	})
+	slices.SortFunc(b.ahead, func(x, y registry.Loaded) int { return cmp.Compare(x.Block, y.Block) })
 
 	return b, err
 }
@@ -70,31 +76,17 @@ func (b *book) factory(escrow common.Address) common.Address {
 	return b.factories[b.addresses.mark(escrow)]
 }
 
-// await replaces the waiting escrows.
-func (b *book) await(late []registry.Late) {
-	slices.SortStableFunc(late, func(x, y registry.Late) int { return cmp.Compare(x.Block, y.Block) })
-	if !slices.Equal(b.waiting, late) {
-		b.waiting = late
-		b.version++
-	}
-}
+// aheadIn are the deployments of some blocks that are registered already.
+func (b *book) aheadIn(from, to uint64) []registry.Loaded {
+	at := func(block int64) int {
+		n, _ := slices.BinarySearchFunc(b.ahead, block, func(l registry.Loaded, block int64) int {
+			return cmp.Compare(l.Block, block)
+		})
 
-// due are the waiting escrows that are deployed up to a block.
-func (b *book) due(block int64) []registry.Late {
-	n, _ := slices.BinarySearchFunc(b.waiting, block+1, func(l registry.Late, block int64) int {
-		return cmp.Compare(l.Block, block)
-	})
-
-	return b.waiting[:n:n]
-}
-
-// join adds the first n waiting escrows.
-func (b *book) join(n int) {
-	for _, l := range b.waiting[:n] {
-		b.addresses.add(l.Address, b.index(l.Factory))
+		return n
 	}
 
-	b.waiting = b.waiting[n:]
+	return b.ahead[at(int64(from)):at(int64(to)+1)]
 }
 
 // end records that an escrow has ended: it leaves the book once that block is final.
@@ -112,10 +104,5 @@ func (b *book) forget(final int64) {
 }
 
 func (b *book) list() []common.Address {
-	list := slices.AppendSeq(make([]common.Address, 0, b.addresses.len()+len(b.waiting)), b.addresses.all())
-	for _, l := range b.waiting {
-		list = append(list, l.Address)
-	}
-
-	return list
+	return slices.AppendSeq(make([]common.Address, 0, b.addresses.len()), b.addresses.all())
 }

@@ -11,7 +11,6 @@ import (
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/ethclient"
-	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"github.com/fusion-prime/escrow-relayer/internal/testchain"
@@ -66,9 +65,8 @@ func (w *world) lead(to int64) {
 	}
 }
 
-// An escrow was found ahead of the cursor; a reorganisation above the cursor takes it back, the
-// leader is away, and the owner goes on: it must not match the escrow by the book that it had
-// before.
+// A reorganisation above the cursor of the owner takes a deployment to another block while nobody leads: it is
+// published once, where it is now, and what the escrow emits behind it.
 func TestRollbackAboveTheCursorVoidsTheBook(t *testing.T) {
 	w := setup(t)
 	w.mine(2)
@@ -88,25 +86,11 @@ func TestRollbackAboveTheCursorVoidsTheBook(t *testing.T) {
 	require.True(t, r.Done)
 	w.approve(1, escrow)
 	w.mine(1 + confirmations)
-	require.Eventually(t, func() bool { // DISCOVERY_WAIT passes without a leader
-		at, err := w.led.SlotPosition(t.Context(), 1)
-		require.NoError(t, err)
-		return at.Next > created+2
-	}, time.Minute, 5*time.Millisecond)
-	rows, _ := w.DB.Query(t.Context(), `select event_type || ' ' || state from outbox_messages order by seq`)
-	outbox, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	require.NoError(t, err)
-	require.Empty(t, outbox, "nothing of the escrow is stored until its deployment is back")
-
-	w.lead(int64(w.head()) - confirmations)
-	require.Eventually(t, func() bool {
-		rows, _ := w.DB.Query(t.Context(), `select event_type || ' ' || state from outbox_messages order by seq`)
-		outbox, err = pgx.CollectRows(rows, pgx.RowTo[string])
-		require.NoError(t, err)
-
-		return len(outbox) == 2
-	}, time.Minute, 5*time.Millisecond)
-	require.Equal(t, []string{"EscrowDeployed canonical", "Approved canonical"}, outbox)
+	outbox := func() []string {
+		return w.Column(`select event_type || ' ' || state from outbox_messages order by seq`)
+	}
+	require.Eventually(t, func() bool { return len(outbox()) == 2 }, time.Minute, 5*time.Millisecond)
+	require.Equal(t, []string{"EscrowDeployed canonical", "Approved canonical"}, outbox())
 }
 
 // A block that a dead instance had processed turns out to be of a branch that is gone, though no
@@ -129,36 +113,6 @@ func TestRememberedBlockOfAnotherBranch(t *testing.T) {
 	var hash string
 	require.NoError(t, w.DB.QueryRow(t.Context(), `select hash from chain_blocks where number = $1`, ahead).Scan(&hash))
 	require.Equal(t, w.hash(ahead).Hex(), hash)
-}
-
-// In a backfill the slots wait for a factory watch that makes progress, however long it takes in
-// all: who overtakes it has to read everything again.
-func TestBackfillDoesNotOvertakeTheFactoryWatch(t *testing.T) {
-	t.Parallel()
-	w := setup(t)
-	w.mine(20)
-	w.create(1) // blocks before it have no deployment to wait for
-	w.mine(1)
-	deployed := int64(w.head())
-	w.mine(100 + confirmations)
-	require.Eventually(t, func() bool { return w.src.View().Final > 60 }, time.Minute, 5*time.Millisecond)
-	w.patience = 8 * time.Second
-	w.run(watch.FilterTopics, false)
-	step := time.NewTicker(time.Second)
-	defer step.Stop()
-	for factory := int64(w.d.Block) + 9; factory < deployed; factory += 4 {
-		w.lead(factory)
-		<-step.C
-		slots, err := w.led.SlotPosition(t.Context(), 1)
-		require.NoError(t, err)
-		require.LessOrEqual(t, slots.Next, deployed)
-	}
-
-	require.Eventually(t, func() bool { // when it stands still they go on without it
-		slots, err := w.led.SlotPosition(t.Context(), 1)
-		require.NoError(t, err)
-		return slots.Next > int64(w.head())-confirmations
-	}, time.Minute, 10*time.Millisecond)
 }
 
 // counted is a chain that counts the batches that it gave.

@@ -11,13 +11,12 @@
 //	parent mismatch a processed block was orphaned: prove it, find the fork, roll back (reorg.go)
 //	anything else   wait and retry
 //
-// New escrows: before it commits a block with a log, a slot watch waits until the factory cursor
-// has passed that block, at most DiscoveryWait. An escrow joins the book of addresses with the
-// batch that has its deployment; one found below the cursor is first caught up separately, from its
-// deployment to the cursor (late.go), and if it is far below beside the others (far.go). So come
-// the escrows of a factory that was added later: the leader reads its past (past.go). One whose
-// EscrowCreated is missing there was created earlier, and may have emitted events since: its
-// EscrowDeployed is announced, and its events from START_BLOCK to the cursor are read, before it
-// joins. Every escrow takes one of these paths.
+// New escrows: a slot watch reads the factories' logs too. An escrow joins the book of addresses with the batch that
+// has its deployment, and its owner registers it in that commit; it waits for no leader. A late escrow is caught up
+// separately, from its deployment to the cursor (late.go), and if it is far below beside the others (far.go). Late is
+// one whose deployment the owner has passed without seeing it, which the leader registers (factory.go); one of the past
+// of a factory that was added later (past.go); one that a request by addresses could not name yet; and one that is
+// older than its deployment: its EscrowDeployed is published, and its events from START_BLOCK on are read, before it
+// joins.
 // Blocks at the head without a log bring no escrow and wait for later blocks (group.go).
 package watch

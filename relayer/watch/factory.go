@@ -26,7 +26,8 @@ type FactoryConfig struct {
 	Health      func() error  // of the node
 }
 
-// FactoryWatch records the escrows that the factories deploy. It serves one term after another.
+// FactoryWatch reads what the factories deploy, and registers what the owners of slots have passed without
+// it. It serves one term after another.
 type FactoryWatch struct {
 	watcher
 
@@ -166,10 +167,8 @@ type factoryGathering struct {
 	filter *chain.Filter
 }
 
-// waits is true only when reading by topics: every instance waits for the factory cursor before a
-// block with a log of its escrows, and by addresses the leader cannot see the escrows of others.
 func (g *factoryGathering) waits(ended bool) bool {
-	return g.filter.Addresses == nil && g.quiet.waits(&g.blocks, g.final, ended)
+	return g.quiet.waits(&g.blocks, g.final, ended)
 }
 
 // gather selects and decodes the factory's deployments. Other events of its ABI concern no escrow.

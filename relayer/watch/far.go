@@ -15,12 +15,10 @@ import (
 // watch, so that the past of an added factory delays no other event.
 const near = 32
 
-// Limits of a pass over far escrows: it reads their past once, for all of them; announcing an escrow
-// takes a row in the outbox.
+// Limits of a pass over far escrows: it reads their past once, for all of them.
 const (
-	farAtOnce      = 20_000
-	announceAtOnce = 1000
-	farPart        = 1000 // events, or escrows, of one commit
+	farAtOnce = 20_000
+	farPart   = 1000 // events, or escrows, of one commit
 )
 
 // farPause is how long a pass that has failed lasts on, before the next one begins.
@@ -53,7 +51,7 @@ func (w *admission) startFar(ctx context.Context) error {
 		return nil
 	}
 
-	late, err := w.cfg.Ledger.Late(ctx, w.edge(), farAtOnce)
+	late, err := w.cfg.Ledger.Far(ctx, w.at, w.edge(), farAtOnce)
 	if err != nil || len(late) == 0 {
 		return err
 	}
@@ -77,14 +75,8 @@ func (w *admission) startFar(ctx context.Context) error {
 	return nil
 }
 
-// run announces the escrows, reads their past, and finally that of unborn ones from START_BLOCK on.
+// run reads the past of the escrows, and finally that of unborn ones from START_BLOCK on.
 func (f *far) run(ctx context.Context, c *catching) error {
-	for some := range slices.Chunk(slices.Clone(c.late), announceAtOnce) {
-		if err := f.store(ctx, nil, ledger.SlotCommit{Announce: some}); err != nil {
-			return err
-		}
-	}
-
 	err := c.read(ctx)
 	if err != nil || len(c.back) == 0 {
 		return err
@@ -99,10 +91,6 @@ func (f *far) run(ctx context.Context, c *catching) error {
 // store has the watch make a commit, in parts: what a part stores keeps the watch waiting. What comes after it is
 // read again when the pass ends between two.
 func (f *far) store(ctx context.Context, _ *blocks, c ledger.SlotCommit) error {
-	if len(c.Announce) > 0 {
-		return f.storePart(ctx, c)
-	}
-
 	for some := range slices.Chunk(c.Events, farPart) {
 		if err := f.storePart(ctx, ledger.SlotCommit{Events: some}); err != nil {
 			return err

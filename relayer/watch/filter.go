@@ -105,6 +105,10 @@ func (f *Filters) FactoryHead() *chain.Filter {
 
 // complete reports whether a filter by addresses has every factory; they come last.
 func (f *Filters) complete(head *chain.Filter) bool {
+	if head == nil {
+		return false
+	}
+
 	factories := f.followed.Addresses()
 	from := len(head.Addresses) - len(factories)
 
@@ -144,20 +148,20 @@ func (f *Filters) update(b *book) {
 	f.book, f.version = b, b.version
 	current := f.head.Load()
 	f.head.Store(fitted(current, f.abi.Topics(), head, fresh || !f.complete(current), b, f.followed.Addresses()...))
-	f.ranged = fitted(f.ranged, f.abi.EscrowTopics(), ranged, fresh, b)
+	f.ranged = fitted(f.ranged, f.abi.Topics(), ranged, fresh || !f.complete(f.ranged), b, f.followed.Addresses()...)
 }
 
-// fitted is a filter for the book, and more, by addresses or by topics: the current one if it still
+// fitted is a filter for the book, and the factories, by addresses or by topics: the current one if it still
 // fits.
 func fitted(current *chain.Filter, topics []common.Hash, addresses, fresh bool, b *book,
-	more ...common.Address) *chain.Filter {
+	factories ...common.Address) *chain.Filter {
 	if current != nil && (current.Addresses != nil) == addresses && (!addresses || !fresh) {
 		return current
 	}
 
 	next := &chain.Filter{Topics: topics}
 	if addresses {
-		next.Addresses = append(b.list(), more...)
+		next.Addresses = append(b.list(), factories...)
 	}
 
 	return next

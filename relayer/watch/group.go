@@ -3,7 +3,8 @@ package watch
 import (
 	"time"
 
-	"github.com/fusion-prime/escrow-relayer/registry"
+	"github.com/ethereum/go-ethereum/common"
+
 	"github.com/fusion-prime/escrow-relayer/relayer/chain"
 	"github.com/fusion-prime/escrow-relayer/relayer/contract"
 	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
@@ -20,8 +21,8 @@ const (
 // read changes with each batch; it belongs to the goroutine of its watch.
 type group struct {
 	blocks
-	events  []contract.Event
-	joining []registry.Late // escrows that join the book with these blocks
+	events []contract.Event
+	late   []common.Address // escrows deployed in these blocks that become late
 }
 
 // blocks are consecutive batches.
@@ -53,7 +54,7 @@ func (b *blocks) add(at ledger.Position, batch *chain.Batch, since, read time.Ti
 
 // gathered implements stage.
 func (g *group) gathered() (some, enough bool) {
-	return g.batches > 0, len(g.events)+len(g.joining) >= enoughEvents || g.batches >= enoughBatches
+	return g.batches > 0, len(g.events) >= enoughEvents || g.batches >= enoughBatches
 }
 
 // isQuiet reports whether a batch is one block, read by its hash, without a log under the filter.

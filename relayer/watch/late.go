@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"log/slog"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -18,140 +19,42 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
 )
 
-// discoveryPoll is how often a waiting commit reads the factory cursor; notifications come sooner.
-const discoveryPoll = 100 * time.Millisecond
-
 // noteEvery is how often the progress of a catch-up is written: a restart repeats what came after.
 const noteEvery = 5 * time.Second
 
-// admission finds new escrows and adds them to the book. Its fields belong to the goroutine of the
-// watch; complete and gaveUpAt are of the last reading of the factory cursor, and told means that
-// it has moved since.
+// admission catches up late escrows and adds them to the book. Its fields belong to the goroutine of the watch.
 type admission struct {
 	slotState
 
-	told     bool         // the factory watch has committed since the last search for new escrows
-	gaveUpAt int64        // factory cursor at which the wait for discovery timed out; 0: it did not
-	births   bool         // the ABI has EscrowCreated
-	start    atomic.Int64 // first block of the chain; a pass over far escrows reads it
-	// escrows that are deployed below this block are in the book or wait in it, if they are ours and not far
-	complete int64
+	births bool           // the ABI has EscrowCreated
+	mine   map[int16]bool // the slots that are held
+	start  atomic.Int64   // first block of the chain; a pass over far escrows reads it
 }
 
-// discover waits until the escrows deployed up to the batch's last block are known, or
-// DiscoveryWait; a quiet block brings none. Those behind the cursor are caught up here, once the
-// blocks gathered earlier are stored.
-func (w *admission) discover(ctx context.Context, batch *chain.Batch, line *overlap) error {
-	if int64(batch.To) < w.complete {
-		return nil
-	}
+// find catches up the late escrows; those far behind are caught up beside the watch, and those of which something is
+// requested once it is served.
+func (w *admission) find(ctx context.Context) (err error) {
+	w.told = false
+	defer func() { w.told = w.told || err != nil }()
 
-	if !line.idle() {
-		if ok, err := w.glance(ctx, batch); err != nil || ok {
-			return err
-		}
-
-		if err := line.flush(ctx); err != nil {
-			return err
-		}
-	}
-
-	return w.await(ctx, batch)
-}
-
-// glance records the new escrows while a commit runs or waits; some of them may join with it
-// although the registry still has them as late. ok is false if the caller must wait: the factory
-// watch has not passed the batch, or escrows must be caught up before it.
-func (w *admission) glance(ctx context.Context, batch *chain.Batch) (ok bool, err error) {
-	limit := w.cfg.LateAtOnce + len(w.book.waiting)
-	d, err := w.cfg.Ledger.Discovered(ctx, w.edge(), limit)
-	if err != nil || d.Next <= int64(batch.To) || len(d.Late) == limit {
-		return false, err
-	}
-
-	w.start.Store(d.Start)
-	late := slices.DeleteFunc(d.Late, func(l registry.Late) bool { return w.book.has(l.Address) })
-	if behind, _ := split(late, int64(batch.From)); len(behind) > 0 {
-		return false, nil
-	}
-
-	w.book.await(late)
-	w.complete = d.Next
-
-	return true, nil
-}
-
-// find catches up the new escrows behind the cursor, and lets the others wait; those far behind are
-// caught up beside the watch. It returns the next block of the factory watch.
-func (w *admission) find(ctx context.Context) (factory int64, err error) {
 	for {
-		limit := w.cfg.LateAtOnce + len(w.book.waiting)
-		d, err := w.cfg.Ledger.Discovered(ctx, w.edge(), limit)
+		late, far, err := w.cfg.Ledger.Late(ctx, w.at, w.edge(), w.cfg.LateAtOnce)
 		if err != nil {
-			return 0, err
-		}
-
-		w.start.Store(d.Start)
-		if d.Far {
-			if err := w.startFar(ctx); err != nil {
-				return 0, err
-			}
-		}
-
-		behind, ahead := split(d.Late, w.at.Next)
-		if len(behind) > 0 {
-			if err := w.catchUp(ctx, behind); err != nil {
-				return 0, err
-			}
-
-			continue
-		}
-
-		w.complete = d.Next
-		if len(ahead) == limit { // there may be more
-			w.complete = ahead[limit-1].Next()
-		}
-
-		w.book.await(ahead)
-
-		return d.Next, nil
-	}
-}
-
-// await finds the new escrows until the factory cursor has passed a batch. It waits at most
-// DiscoveryWait; after a timeout it waits again only once the factory watch has caught up: without
-// a leader the known escrows must go on. For a range below finality it waits while the factory
-// cursor moves: overtaking it would mean reading the range again for the escrows found in it.
-func (w *admission) await(ctx context.Context, batch *chain.Batch) error {
-	block, seen := int64(batch.To), int64(-1)
-	deadline := time.Now().Add(w.cfg.DiscoveryWait)
-	for {
-		next, err := w.find(ctx)
-		switch {
-		case err != nil:
 			return err
-		case w.complete > block:
-			w.gaveUpAt = 0
-			return nil
-		case next > block: // the batch has more new escrows than were looked up at once
-			continue
-		case w.gaveUpAt > 0 && next < w.at.Next:
-			return nil
 		}
 
-		if batch.To > batch.From && next > seen {
-			seen, deadline = next, time.Now().Add(w.cfg.DiscoveryWait)
+		if far {
+			if err := w.startFar(ctx); err != nil {
+				return err
+			}
 		}
 
-		left := time.Until(deadline)
-		if left <= 0 {
-			w.gaveUpAt = max(next, 1)
+		if len(late) == 0 {
 			return nil
 		}
 
-		pause(ctx, min(left, discoveryPoll), w.cfg.Discovered)
-		if ctx.Err() != nil {
-			return ctx.Err()
+		if err := w.catchUp(ctx, late); err != nil {
+			return err
 		}
 	}
 }
@@ -204,20 +107,6 @@ func (w *admission) older(ctx context.Context, late []registry.Late) (older []re
 	return older
 }
 
-// split separates the escrows that are deployed below the cursor from those that join with the batch
-// of their deployment.
-func split(late []registry.Late, cursor int64) (behind, ahead []registry.Late) {
-	for _, l := range late {
-		if l.Next() < cursor || l.Block < cursor {
-			behind = append(behind, l)
-		} else {
-			ahead = append(ahead, l)
-		}
-	}
-
-	return behind, ahead
-}
-
 // catchUp brings late escrows behind the cursor up to it: it reads their events from their
 // deployment on, and finally those of unborn ones from START_BLOCK on.
 func (w *admission) catchUp(ctx context.Context, late []registry.Late) error {
@@ -240,10 +129,9 @@ func (w *admission) readBack(ctx context.Context, back []registry.Late) error {
 // readUp reads the events of late escrows before the cursor. With the last batch the cursor covers
 // the escrows, and they join the book. Unborn ones are left for back, where those are looked for.
 func (w *admission) readUp(ctx context.Context, late []registry.Late, unborn bool) (back []registry.Late, err error) {
-	c := catching{admission: w, at: w.at, to: w.at.Next - 1, late: late, leaves: unborn, store: w.storeRead,
-		announce: true}
+	c := catching{admission: w, at: w.at, to: w.at.Next - 1, late: late, leaves: unborn, store: w.storeRead}
 	if slices.MinFunc(late, byNext).Next() > c.to { // a pass over far escrows has read up to the cursor
-		err = w.store(ctx, ledger.SlotCommit{Epoch: w.held.Epoch, From: w.at, To: w.at, Announce: late,
+		err = w.store(ctx, ledger.SlotCommit{Epoch: w.held.Epoch, From: w.at, To: w.at,
 			Progress: progressOf(late, c.to, true)})
 	} else {
 		err = c.read(ctx)
@@ -278,14 +166,13 @@ func (w *admission) storeRead(ctx context.Context, b *blocks, c ledger.SlotCommi
 type catching struct {
 	*admission
 
-	at       ledger.Position // the cursor: what is read is of its branch
-	to       int64           // last block
-	late     []registry.Late
-	leaves   bool // unborn ones leave late with the batch of their deployment, for back
-	back     []registry.Late
-	store    func(ctx context.Context, b *blocks, c ledger.SlotCommit) error
-	announce bool // with the first commit
-	far      bool // the cursor does not cover the escrows after the last batch
+	at     ledger.Position // the cursor: what is read is of its branch
+	to     int64           // last block
+	late   []registry.Late
+	leaves bool // unborn ones leave late with the batch of their deployment, for back
+	back   []registry.Late
+	store  func(ctx context.Context, b *blocks, c ledger.SlotCommit) error
+	far    bool // the cursor does not cover the escrows after the last batch
 }
 
 // read reads the events and stores them, once they are anchored.
@@ -304,9 +191,13 @@ func (c *catching) read(ctx context.Context) error {
 
 		var b blocks
 		b.add(c.at.To(int64(batch.From), common.Hash{}), &batch, since, time.Now())
-		events, err := decode(c.cfg.ABI, batch.Logs, next.emitted, c.cfg.Metrics)
+		events, unseen, err := c.eventsOf(next, &batch)
 		if err != nil {
 			return err
+		}
+
+		if len(unseen) > 0 {
+			c.late, events = next.without(unseen, c.late), next.keep(events)
 		}
 
 		if c.leaves {
@@ -314,21 +205,17 @@ func (c *catching) read(ctx context.Context) error {
 			c.back, c.late, events = append(c.back, some...), next.without(some, c.late), next.keep(events)
 		}
 
-		commit := ledger.SlotCommit{Events: events}
+		commit := ledger.SlotCommit{Events: events, Progress: progressOf(unseen, c.to, false)}
 		read = append(read, ledger.Block{Number: int64(batch.To), Hash: batch.Last.Hash})
 		done := int64(batch.To) == c.to
-		if c.announce || done || time.Since(noted) > noteEvery {
+		if done || time.Since(noted) > noteEvery {
 			noted = time.Now()
 			// one row per escrow, too many for every batch
-			commit.Progress = progressOf(c.late, int64(batch.To), done && !c.far)
+			commit.Progress = append(commit.Progress, progressOf(c.late, int64(batch.To), done && !c.far)...)
 		}
 
 		if len(commit.Progress)+len(events) == 0 {
 			continue
-		}
-
-		if c.announce {
-			commit.Announce, c.announce = slices.Clone(c.late), false
 		}
 
 		if err := c.anchored(ctx, c.at, read); err != nil {
@@ -343,6 +230,31 @@ func (c *catching) read(ctx context.Context) error {
 	}
 
 	return nil
+}
+
+// eventsOf are the events of late escrows in a batch, each EscrowDeployed first. Unseen are those that it should
+// deploy and does not: whether there are such escrows the second reading will tell.
+func (c *catching) eventsOf(next nextBlocks, batch *chain.Batch) (events []contract.Event, unseen []registry.Late,
+	err error) {
+	deployed, err := deployments(&c.cfg, batch, func(e *contract.Event) bool {
+		l, late := next[e.Escrow]
+		return late && l.Block == int64(e.BlockNumber) && l.LogIndex == int32(e.LogIndex)
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+
+	for _, l := range deployedIn(c.late, batch) {
+		if !l.Announced && !shown(deployed, l.Block, l.LogIndex) {
+			unseen = append(unseen, l)
+			c.cfg.Log.Warn("the leader has registered an escrow whose EscrowDeployed is not on the chain as this instance reads it",
+				slog.String("escrow", l.Address.Hex()), slog.Int64("block", l.Block))
+		}
+	}
+
+	others, err := decode(c.cfg.ABI, batch.Logs, next.emitted, c.cfg.Metrics)
+
+	return append(deployed, others...), unseen, err
 }
 
 // anchored verifies that the blocks read are on the branch of the cursor's block, both in one
@@ -403,15 +315,18 @@ func (n nextBlocks) without(some, late []registry.Late) []registry.Late {
 	return slices.DeleteFunc(late, func(l registry.Late) bool { _, ok := n[l.Address]; return !ok })
 }
 
-// keep drops the events of other escrows.
+// keep drops the events of other escrows, but for their deployments.
 func (n nextBlocks) keep(events []contract.Event) []contract.Event {
-	return slices.DeleteFunc(events, func(e contract.Event) bool { _, ok := n[e.Escrow]; return !ok })
+	return slices.DeleteFunc(events, func(e contract.Event) bool {
+		_, ok := n[e.Escrow]
+		return !ok && e.Name != contract.Deployed
+	})
 }
 
-// deployedIn are the escrows that a batch deploys.
+// deployedIn are the escrows that a batch deploys, and that continue with it.
 func deployedIn(late []registry.Late, batch *chain.Batch) (in []registry.Late) {
 	for _, l := range late {
-		if l.Block >= int64(batch.From) && l.Block <= int64(batch.To) {
+		if l.Next() <= l.Block && l.Block >= int64(batch.From) && l.Block <= int64(batch.To) {
 			in = append(in, l)
 		}
 	}
@@ -419,14 +334,15 @@ func deployedIn(late []registry.Late, batch *chain.Batch) (in []registry.Late) {
 	return in
 }
 
-// filterOf is the filter for the logs of some escrows: by address, unless that takes too many
-// requests.
+// filterOf is the filter for the logs of some escrows and for their deployments: by address, unless that takes too
+// many requests.
 func (w *admission) filterOf(late []registry.Late) *chain.Filter {
-	filter := &chain.Filter{Topics: w.cfg.ABI.EscrowTopics()}
+	filter := &chain.Filter{Topics: w.cfg.ABI.Topics()}
 	if len(late) > w.cfg.Filters.oneRequest && !w.cfg.Filters.byAddresses() {
 		return filter
 	}
 
+	filter.Addresses = w.cfg.Filters.followed.Addresses()
 	for _, l := range late {
 		filter.Addresses = append(filter.Addresses, l.Address)
 	}

@@ -131,18 +131,34 @@ func (w *SlotWatch) serve(ctx context.Context, held partition.Holding, changed <
 	}
 }
 
-// load reads the position and the escrows of the slots, and makes the publisher read their rows.
+// load reads the position, the factories and the escrows of the slots, and makes the publisher read their rows.
 func (w *SlotWatch) load(ctx context.Context) (err error) {
 	if w.at, err = w.cfg.Ledger.SlotPosition(ctx, w.held.Epoch); err != nil {
 		return err
 	}
 
-	view := w.cfg.Source.View()
-	if w.book, err = loadBook(ctx, w.cfg.DB, w.cfg.ChainID, w.held.Slots, int64(view.Final)); err != nil {
+	// After the position: a factory that was added in between has raised its generation.
+	if err := w.cfg.Ledger.Follow(ctx, w.cfg.Filters.followed); err != nil {
 		return err
 	}
 
-	w.complete, w.asked = 0, true
+	start, err := w.cfg.Ledger.Start(ctx)
+	if err != nil {
+		return err
+	}
+
+	view := w.cfg.Source.View()
+	if w.book, err = loadBook(ctx, w.cfg.DB, w.cfg.ChainID, w.held.Slots, w.at.Next, int64(view.Final)); err != nil {
+		return err
+	}
+
+	w.start.Store(start.Next)
+	w.mine = make(map[int16]bool, len(w.held.Slots))
+	for _, slot := range w.held.Slots {
+		w.mine[slot] = true
+	}
+
+	w.told, w.asked = true, true
 	w.cfg.Publisher.Reload(w.held.Slots)
 	w.report(0)
 
@@ -159,22 +175,22 @@ func (w *SlotWatch) check(ctx context.Context) error {
 	return &readError{err}
 }
 
-// step processes the available blocks, and new escrows when there is no block or the factory watch
-// has committed. It serves requests even without a block.
+// step processes the available blocks, and then late escrows. It serves requests even without a block.
 func (w *SlotWatch) step(ctx context.Context, changed <-chan struct{}) error {
 	if err := w.giveTurn(ctx); err != nil {
 		return err
 	}
 
 	if view := w.cfg.Source.View(); behind(view, w.at) {
-		if err := w.advance(ctx, view, changed); err != nil || !w.told {
+		if err := w.advance(ctx, view, changed); err != nil {
 			return err
 		}
 	}
 
-	w.told = false
-	if _, err := w.find(ctx); err != nil {
-		return err
+	if w.told {
+		if err := w.find(ctx); err != nil {
+			return err
+		}
 	}
 
 	for w.asked {
@@ -198,6 +214,8 @@ func (w *SlotWatch) rest(ctx context.Context, changed, news <-chan struct{}) (ov
 
 	var due <-chan time.Time
 	switch {
+	case w.told:
+		due = time.After(0)
 	case w.quiet.left:
 		due = time.After(w.quiet.pause())
 	case behind(w.cfg.Source.View(), w.at):
@@ -260,8 +278,9 @@ type slotGathering struct {
 	*admission
 	gathering
 
-	line overlap // whose stage this is
-	seen *noise  // that learns from the batches
+	line  overlap // whose stage this is
+	seen  *noise  // that learns from the batches
+	later bool    // late escrows wait for the end of this reading: they could not be read
 }
 
 // newSlotGathering begins at the position of the watch.
@@ -285,23 +304,43 @@ func (g *slotGathering) gather(ctx context.Context, batch *chain.Batch) (bool, e
 
 	g.noteReading(ctx, nil)
 	came, version := time.Now(), g.book.version
-	var due nextBlocks
-	var joining []registry.Late
-	if !isQuiet(batch) {
-		if err := g.discover(ctx, batch, &g.line); err != nil {
-			return false, err
-		}
+	if err := g.lookBehind(ctx); err != nil {
+		return false, err
+	}
 
-		joining = g.book.due(int64(batch.To))
-		due = nextOf(joining)
+	deployed, joining, err := g.deployed(ctx, batch)
+	if err != nil {
+		return false, err
 	}
 
 	if batch.Filter.Addresses != nil && g.book.version != version {
 		return false, nil // the batch was read without the escrows that have just joined
 	}
 
-	foreign := 0
-	events, err := decode(g.cfg.ABI, batch.Logs, func(l *types.Log) (common.Address, bool) {
+	events, foreign, err := g.emitted(batch, joining)
+	if err != nil {
+		return false, err
+	}
+
+	if !g.quiet.again(batch) {
+		g.cfg.Filters.learn(g.seen, batch, foreign)
+	}
+
+	events = g.join(ctx, batch, joining, deployed, events)
+	g.addBatch(batch, came, events)
+	g.noteEndings(events)
+	g.book.forget(g.final)
+	anew := batch.Filter.Addresses != nil && g.book.version != version || g.cfg.Filters.turned(g.seen, batch.Filter)
+
+	return !anew, nil
+}
+
+// emitted are the events of a batch that followed escrows and joining ones have emitted, and the number of logs of
+// other contracts.
+func (g *slotGathering) emitted(batch *chain.Batch, joining []registry.Late) (events []contract.Event, foreign int,
+	err error) {
+	due := nextOf(joining)
+	events, err = decode(g.cfg.ABI, batch.Logs, func(l *types.Log) (common.Address, bool) {
 		if late, joins := due[l.Address]; joins {
 			return late.Factory, true
 		}
@@ -310,54 +349,107 @@ func (g *slotGathering) gather(ctx context.Context, batch *chain.Batch) (bool, e
 			return g.book.factory(l.Address), true
 		}
 
-		foreign++
+		if !g.cfg.Filters.followed.Deploys(l.Address, l.BlockNumber) {
+			foreign++
+		}
 
 		return common.Address{}, false
 	}, g.cfg.Metrics)
-	if err != nil {
-		return false, err
-	}
 
-	if joining, err = g.join(ctx, joining, events); err != nil {
-		return false, err
-	}
-
-	// Until the factory watch has passed the batch, a log of an unknown contract may be of an escrow.
-	if known := int64(batch.To) < g.complete; !g.quiet.again(batch) && known {
-		g.cfg.Filters.learn(g.seen, batch, foreign)
-	}
-
-	g.addBatch(batch, came, events)
-	g.joining = append(g.joining, joining...)
-	g.noteEndings(events)
-	g.book.forget(g.final)
-	anew := batch.Filter.Addresses != nil && g.book.version != version || g.cfg.Filters.turned(g.seen, batch.Filter)
-
-	return !anew, nil
+	return events, foreign, err
 }
 
-// join adds the escrows deployed in a batch to the book, with its events, and returns those to be
-// announced with it: earlier events of unborn ones are announced and stored first.
-func (g *slotGathering) join(ctx context.Context, due []registry.Late, events []contract.Event) ([]registry.Late,
-	error) {
-	joining := due
-	if back := g.unborn(ctx, due, events); len(back) > 0 {
-		if err := g.line.flush(ctx); err != nil {
-			return nil, err
-		}
-
-		if g.at.Next > g.start.Load() {
-			if err := g.readBack(ctx, back); err != nil {
-				return nil, err
-			}
-		}
-
-		joining = slices.DeleteFunc(slices.Clone(due), func(l registry.Late) bool { return g.book.has(l.Address) })
+// lookBehind catches up the late escrows that there are since the last look, once the blocks gathered earlier are
+// stored. Where they cannot be read, they hold up no block.
+func (g *slotGathering) lookBehind(ctx context.Context) error {
+	select {
+	case <-g.cfg.Discovered:
+		g.told = true
+	default:
 	}
 
-	g.book.join(len(due))
+	if !g.told || g.later {
+		return nil
+	}
 
-	return joining, nil
+	if err := g.line.flush(ctx); err != nil {
+		return err
+	}
+
+	err := g.find(ctx)
+	if g.later = errors.As(err, new(*readError)); g.later {
+		g.cfg.Log.Log(ctx, g.level(err), "late escrows not caught up, trying again", slog.Any("err", err))
+		return nil
+	}
+
+	return err
+}
+
+// deployed are the EscrowDeployed of a batch in slots of this instance, and the escrows that join with them: those of
+// which it is the first one. An ended escrow whose events RETENTION has removed is met again after a rewind, and left
+// out.
+func (g *slotGathering) deployed(ctx context.Context, batch *chain.Batch) (events []contract.Event,
+	joining []registry.Late, err error) {
+	events, err = deployments(&g.cfg, batch, func(e *contract.Event) bool { return g.mine[partition.Slot(e.Escrow)] })
+	if err != nil || len(events) == 0 {
+		return nil, nil, err
+	}
+
+	known, err := g.cfg.Ledger.Known(ctx, events)
+	if err != nil {
+		return nil, nil, err
+	}
+
+	events = slices.DeleteFunc(events, func(e contract.Event) bool {
+		r := known[e.Escrow]
+		return r.Pruned && r.At == e.Place()
+	})
+	for i := range events {
+		e := &events[i]
+		was, is := known[e.Escrow]
+		if !is {
+			known[e.Escrow] = ledger.Registration{At: e.Place()}
+		}
+
+		if !g.book.has(e.Escrow) && (!is || was.At == e.Place()) {
+			joining = append(joining, registry.Late{Address: e.Escrow, Block: int64(e.BlockNumber),
+				Monitored: int64(e.BlockNumber) - 1, Factory: e.Factory})
+		}
+	}
+
+	return events, joining, nil
+}
+
+// join adds the escrows deployed in a batch to the book, and returns the events in the order in which they are
+// published: an escrow's EscrowDeployed comes before what its transaction had emitted earlier. Some become late, and
+// are caught up before they join: those that a request by addresses could not name, those that are older than the
+// batch, and those that are registered in the batch and not shown, since that proves nothing.
+func (g *slotGathering) join(ctx context.Context, batch *chain.Batch, joining []registry.Late,
+	deployed, events []contract.Event) []contract.Event {
+	apart := joining
+	if batch.Filter.Addresses == nil {
+		if apart = nil; int64(batch.From) > g.start.Load() {
+			apart = g.unborn(ctx, joining, events)
+		}
+	}
+
+	late := nextOf(apart)
+	isLate := func(a common.Address) bool { _, is := late[a]; return is }
+	for _, l := range joining {
+		if isLate(l.Address) {
+			g.late, g.told = append(g.late, l.Address), true
+		} else {
+			g.book.addresses.add(l.Address, g.book.index(l.Factory))
+		}
+	}
+
+	for _, l := range g.book.aheadIn(batch.From, batch.To) {
+		if !shown(deployed, l.Block, l.LogIndex) {
+			g.late, g.told = append(g.late, l.Address), true
+		}
+	}
+
+	return append(deployed, slices.DeleteFunc(events, func(e contract.Event) bool { return isLate(e.Escrow) })...)
 }
 
 // take makes a commit of the gathered blocks.
@@ -365,8 +457,8 @@ func (g *slotGathering) take(ctx context.Context) (commit func() error, ended fu
 	was := g.group
 	g.group = group{}
 	commit, committed := g.prepareBlocks(ctx, &was.blocks, g.storing(ledger.SlotCommit{
-		Epoch: g.held.Epoch, From: was.from, To: was.to, Inside: was.inside, Time: was.time, Announce: was.joining,
-		Progress: progressOf(was.joining, was.to.Next-1, true), Events: was.events,
+		Epoch: g.held.Epoch, From: was.from, To: was.to, Inside: was.inside, Time: was.time, Late: was.late,
+		Events: was.events,
 	}))
 
 	return commit, func(err error) error {

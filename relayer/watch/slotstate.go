@@ -14,7 +14,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/outbox"
 )
 
-// lateAtOnce is how many new escrows one commit admits, unless SlotConfig overrides it.
+// lateAtOnce is how many late escrows one commit admits, unless SlotConfig overrides it.
 const lateAtOnce = 5000
 
 // Holder knows which slots this instance holds.
@@ -33,15 +33,14 @@ type Publisher interface {
 type SlotConfig struct {
 	Config
 
-	DB            registry.DB
-	Holder        Holder
-	Publisher     Publisher
-	ChainID       int64
-	DiscoveryWait time.Duration   // how long a commit waits for the factory watch to pass its block
-	Discovered    <-chan struct{} // fires when the factory watch has committed
-	Requested     <-chan struct{} // fires when there are new requests: see package ledger
-	LateAtOnce    int             // new escrows that one commit admits; 0: 5,000
-	Near          int64           // blocks that a late escrow may be behind to be caught up at once; 0: 32
+	DB         registry.DB
+	Holder     Holder
+	Publisher  Publisher
+	ChainID    int64
+	Discovered <-chan struct{} // fires when there are new late escrows
+	Requested  <-chan struct{} // fires when there are new requests: see package ledger
+	LateAtOnce int             // late escrows that one commit admits; 0: 5,000
+	Near       int64           // blocks that a late escrow may be behind to be caught up at once; 0: 32
 }
 
 // SlotStatus is the progress of a slot watch.
@@ -69,6 +68,7 @@ type slotState struct {
 
 	aside *far // the pass over far escrows; nil: none
 
+	told  bool // there may be late escrows
 	asked bool // there are requests to serve at once
 	open  bool // as of the last commit, there is work without a new block
 }
@@ -105,6 +105,7 @@ func (w *slotState) stored(ctx context.Context, c *ledger.SlotCommit, r *ledger.
 
 	w.at = c.To
 	w.asked, w.open = r.More, r.Open
+	w.told = w.told || r.Served
 	if len(r.Pending) > 0 {
 		if traced := trace.SpanContextFromContext(ctx); traced.IsValid() {
 			for i := range r.Pending {

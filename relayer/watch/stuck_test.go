@@ -5,6 +5,7 @@ import (
 	"context"
 	"log/slog"
 	"math/big"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -42,14 +43,14 @@ func (l *lines) count(text string) int {
 // fault, and goes on as soon as the database takes it.
 func TestACommitThatIsRefusedAgainAndAgainHasAName(t *testing.T) {
 	t.Parallel()
-	for name, table := range map[string]string{"factory": "escrows", "slots": "outbox"} {
+	for name, writes := range map[string]string{"factory": "update on leadership", "slots": "insert on outbox"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := setup(t)
 			w.create(1)
 			w.mine(1 + confirmations)
 			w.Exec(`create function refuse() returns trigger language plpgsql as $$ begin raise exception 'poison'; end $$`)
-			w.Exec(`create trigger refuse before insert on ` + table + ` for each row execute function refuse()`)
+			w.Exec(`create trigger refuse before ` + writes + ` for each row execute function refuse()`)
 
 			said := &lines{}
 			cfg := watch.Config{
@@ -60,7 +61,7 @@ func TestACommitThatIsRefusedAgainAndAgainHasAName(t *testing.T) {
 			leader := watch.NewFactoryWatch(watch.FactoryConfig{Config: cfg, BeatEvery: time.Second,
 				ResignAfter: time.Second, Health: w.src.Health})
 			slots := watch.NewSlotWatch(watch.SlotConfig{Config: cfg, DB: w.DB, Holder: holder{}, Publisher: w.out,
-				ChainID: chainID, DiscoveryWait: w.patience, Discovered: w.hints})
+				ChainID: chainID, Discovered: w.hints})
 			stuck := map[string]func() *watch.StuckError{"factory": leader.Stuck, "slots": slots.Stuck}[name]
 			ctx, cancel := context.WithCancel(t.Context())
 			var wg sync.WaitGroup
@@ -82,7 +83,7 @@ func TestACommitThatIsRefusedAgainAndAgainHasAName(t *testing.T) {
 			}
 
 			require.NotNil(t, stuck())
-			w.Exec(`drop trigger refuse on ` + table)
+			w.Exec(`drop trigger refuse on ` + strings.Fields(writes)[2])
 			require.Eventually(t, func() bool { return stuck() == nil }, time.Minute, 5*time.Millisecond)
 			w.hints <- struct{}{}
 			w.expect(w.head() - confirmations)
@@ -156,7 +157,7 @@ func TestWithoutACommitToMakeNoneIsRefused(t *testing.T) {
 			defer cancel()
 			if name == "slots" {
 				slots := watch.NewSlotWatch(watch.SlotConfig{Config: cfg, DB: w.DB, Holder: m, Publisher: w.out,
-					ChainID: chainID, DiscoveryWait: w.patience, Discovered: w.hints})
+					ChainID: chainID, Discovered: w.hints})
 				wg.Go(func() { require.NoError(t, slots.Run(ctx)) })
 			} else {
 				leader := watch.NewFactoryWatch(watch.FactoryConfig{Config: cfg, BeatEvery: time.Second,

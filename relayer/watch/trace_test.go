@@ -20,6 +20,11 @@ func TestABatchIsATrace(t *testing.T) {
 	w.mine(5)
 	stop := w.run(watch.FilterAuto, true)
 	w.expect(w.head())
+	require.Eventually(t, func() bool { // the owner does not wait for the leader
+		at, err := w.led.FactoryPosition(t.Context(), 1)
+		require.NoError(t, err)
+		return at.Next > int64(w.d.Block)+1
+	}, time.Minute, 5*time.Millisecond)
 	stop()
 
 	spans := map[trace.SpanID]sdk.ReadOnlySpan{}

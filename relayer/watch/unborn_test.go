@@ -50,6 +50,10 @@ func TestAnEscrowThatIsOlderThanItsDeployment(t *testing.T) {
 			w.approve(1, older.Escrows...)
 			w.mine(1)
 			stop := func() {}
+			if c.when == "late" {
+				w.chain = overlooking{w.src, w.d.Factory}
+			}
+
 			if c.when != "backfill" {
 				stop = w.run(c.mode, c.when == "live")
 			}
@@ -69,6 +73,7 @@ func TestAnEscrowThatIsOlderThanItsDeployment(t *testing.T) {
 			if c.when == "late" {
 				w.passed()
 				stop()
+				w.chain = nil
 			}
 
 			if c.when != "live" {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"iter"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
@@ -117,8 +118,8 @@ func pause(ctx context.Context, d time.Duration, wake <-chan struct{}) {
 	}
 }
 
-// decode turns the selected logs into events of a factory's escrows. What the ABI does not decode is counted here, and
-// a finding of the second reading.
+// decode turns the selected logs into events of a factory's escrows. An EscrowDeployed counts from a factory only.
+// What the ABI does not decode is counted here, and a finding of the second reading.
 func decode(abi *contract.ABI, logs []types.Log, want func(*types.Log) (factory common.Address, ours bool),
 	m *Metrics) ([]contract.Event, error) {
 	var events []contract.Event
@@ -130,7 +131,7 @@ func decode(abi *contract.ABI, logs []types.Log, want func(*types.Log) (factory 
 		}
 
 		e, err := abi.Decode(l)
-		if errors.Is(err, contract.ErrForeign) {
+		if errors.Is(err, contract.ErrForeign) || err == nil && e.Name == contract.Deployed && l.Address != factory {
 			m.foreign.Inc()
 			continue
 		}
@@ -148,6 +149,22 @@ func decode(abi *contract.ABI, logs []types.Log, want func(*types.Log) (factory 
 	}
 
 	return events, nil
+}
+
+// deployments are the wanted EscrowDeployed of followed factories in a batch.
+func deployments(cfg *SlotConfig, batch *chain.Batch, want func(*contract.Event) bool) ([]contract.Event, error) {
+	events, err := decode(cfg.ABI, batch.Logs, func(l *types.Log) (common.Address, bool) {
+		return l.Address, cfg.Filters.followed.Deploys(l.Address, l.BlockNumber)
+	}, cfg.Metrics)
+
+	return slices.DeleteFunc(events, func(e contract.Event) bool { return e.Name != contract.Deployed || !want(&e) }), err
+}
+
+// shown reports whether there is a deployment at a place.
+func shown(deployed []contract.Event, block int64, index int32) bool {
+	return slices.ContainsFunc(deployed, func(e contract.Event) bool {
+		return int64(e.BlockNumber) == block && int64(e.LogIndex) == int64(index)
+	})
 }
 
 // checked verifies that the block before a position is still on the chain; a reorgError proves that

@@ -2,6 +2,7 @@ package watch_test
 
 import (
 	"context"
+	"iter"
 	"log/slog"
 	"math/big"
 	"slices"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/core/types"
 	"github.com/ethereum/go-ethereum/ethclient"
 	"github.com/jackc/pgx/v5"
 	"github.com/prometheus/client_golang/prometheus"
@@ -43,11 +45,10 @@ type world struct {
 	led    *ledger.Ledger
 	hints  chan struct{}
 
-	patience time.Duration // DISCOVERY_WAIT
-	page     int           // LateAtOnce
-	near     int64         // Near
-	chain    watch.Source  // of the slot watch; nil: src
-	leads    watch.Source  // of the factory watch; nil: src
+	page  int          // LateAtOnce
+	near  int64        // Near
+	chain watch.Source // of the slot watch; nil: src
+	leads watch.Source // of the factory watch; nil: src
 
 	out *recorder
 	// of the last run
@@ -131,7 +132,7 @@ func setup(t *testing.T) *world {
 	require.NoError(t, err)
 	t.Cleanup(wallet.Close)
 	w := &world{Fleet: testfleet.New(t, chainID), t: t, sim: sim, d: d, wallet: wallet, hints: make(chan struct{}, 1),
-		patience: 200 * time.Millisecond, out: &recorder{ids: map[common.Address][]string{},
+		out: &recorder{ids: map[common.Address][]string{},
 			by: map[common.Address][]common.Address{}}}
 	w.abi, err = contract.New("", "")
 	require.NoError(t, err)
@@ -163,7 +164,7 @@ func (w *world) run(mode watch.FilterMode, factory bool) (stop func()) {
 		Tracer: w.tracer}
 	slots := watch.NewSlotWatch(watch.SlotConfig{
 		Config: common, DB: w.DB, Holder: holder{}, Publisher: w.out, ChainID: chainID,
-		DiscoveryWait: w.patience, Discovered: w.hints, LateAtOnce: w.page, Near: w.near,
+		Discovered: w.hints, LateAtOnce: w.page, Near: w.near,
 	})
 	w.slots, w.filters = slots, filters
 	wg.Go(func() { require.NoError(w.t, slots.Run(ctx)) })
@@ -297,7 +298,73 @@ func TestFollow(t *testing.T) {
 	}
 }
 
-// Escrows that the leader registers when the slot watch is far ahead are caught up, in order.
+// overlooking is a chain without the logs of a contract, as a node may hide them.
+type overlooking struct {
+	watch.Source
+
+	hidden common.Address
+}
+
+func (o overlooking) Read(ctx context.Context, from, to uint64, f *chain.Filter) iter.Seq2[chain.Batch, error] {
+	return func(yield func(chain.Batch, error) bool) {
+		for b, err := range o.Source.Read(ctx, from, to, f) {
+			b.Logs = slices.DeleteFunc(slices.Clone(b.Logs), func(l types.Log) bool { return l.Address == o.hidden })
+			if !yield(b, err) {
+				return
+			}
+		}
+	}
+}
+
+// The owner of a slot needs no leader: it registers, follows and publishes what the factory deploys.
+func TestNobodyLeads(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []watch.FilterMode{watch.FilterTopics, watch.FilterAddresses, watch.FilterAuto} {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			w := setup(t)
+			w.create(3)
+			w.mine(40)
+			w.run(mode, false)
+			truth := w.expect(w.head() - confirmations)
+			w.create(2)
+			w.approve(1, truth.Escrows...)
+			w.mine(1 + confirmations)
+			require.Len(t, w.expect(w.head()-confirmations).Escrows, 5)
+			require.Eventually(t, func() bool { // by addresses they are late for a moment
+				return w.Column(`select count(*)::text from escrow_registry where status = 'active' and announced and caught_up`)[0] == "5"
+			}, time.Minute, 5*time.Millisecond)
+		})
+	}
+}
+
+// A cursor that a claim has moved back meets registered escrows again. A node that hides their deployments now takes
+// none of them away.
+func TestWhatIsRegisteredIsFollowed(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []watch.FilterMode{watch.FilterTopics, watch.FilterAddresses} {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			w := setup(t)
+			w.mine(3)
+			before := w.head()
+			w.create(3)
+			w.mine(10)
+			stop := w.run(mode, true)
+			truth := w.expect(w.head() - confirmations)
+			stop()
+			w.SetCursor(me, int64(before), "")
+			w.chain = overlooking{w.src, w.d.Factory}
+			w.run(mode, true)
+			w.approve(1, truth.Escrows...)
+			w.mine(1 + confirmations)
+			require.Equal(t, 3, w.expect(w.head()-confirmations).Count("Approved"))
+		})
+	}
+}
+
+// Escrows whose deployment the slot watch has passed without seeing it are registered by the leader, and caught up, in
+// order.
 func TestLateEscrows(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []watch.FilterMode{watch.FilterTopics, watch.FilterAddresses} {
@@ -310,7 +377,8 @@ func TestLateEscrows(t *testing.T) {
 			require.NoError(t, err)
 			w.approve(1, early.Escrows...)
 			w.mine(40)
-			stop := w.run(mode, false) // nobody leads
+			w.chain = overlooking{w.src, w.d.Factory}
+			stop := w.run(mode, false)
 			require.Eventually(t, func() bool {
 				at, err := w.led.SlotPosition(t.Context(), 1)
 				require.NoError(t, err)
@@ -318,33 +386,10 @@ func TestLateEscrows(t *testing.T) {
 			}, time.Minute, 10*time.Millisecond)
 			require.Empty(t, w.out.of(early.Escrows[0]))
 			stop()
+			w.chain, w.page = nil, 2 // fewer than there are
 			w.run(mode, true)
 			w.approve(2, early.Escrows[0])
 			w.mine(1 + confirmations)
-			w.expect(w.head() - confirmations)
-		})
-	}
-}
-
-// A batch may have more new escrows than are looked up at once.
-func TestCrowd(t *testing.T) {
-	t.Parallel()
-	for _, mode := range []watch.FilterMode{watch.FilterTopics, watch.FilterAddresses} {
-		t.Run(string(mode), func(t *testing.T) {
-			t.Parallel()
-			w := setup(t)
-			w.page, w.patience = 2, time.Minute
-			w.create(5)
-			w.mine(1)
-			truth, err := testchain.ReadTruth(t.Context(), w.sim.HTTP(), 0, w.head(), w.d.Factory)
-			require.NoError(t, err)
-			w.approve(1, truth.Escrows...)
-			w.mine(1)
-			w.create(1)
-			w.mine(40)
-			require.Eventually(t, func() bool { return w.src.View().Target >= w.head()-confirmations }, time.Minute,
-				5*time.Millisecond, "one range holds both blocks")
-			w.run(mode, true)
 			w.expect(w.head() - confirmations)
 		})
 	}

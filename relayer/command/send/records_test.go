@@ -51,7 +51,7 @@ func (w *world) watch() (stop func()) {
 			watch.FilterTopics, 1000),
 		Metrics: watch.NewMetrics(prometheus.NewRegistry(), abi.EventNames()), Ledger: w.ledger()}
 	slots := watch.NewSlotWatch(watch.SlotConfig{Config: cfg, DB: w.db, Holder: holder{}, Publisher: unpublished{},
-		ChainID: chain, DiscoveryWait: 20 * time.Millisecond, Discovered: make(chan struct{})})
+		ChainID: chain, Discovered: make(chan struct{})})
 	factory := watch.NewFactoryWatch(watch.FactoryConfig{Config: cfg, BeatEvery: time.Second,
 		ResignAfter: time.Hour, Health: w.source.Health})
 
