@@ -117,6 +117,10 @@ func Naming(ctx context.Context, own *pgx.ConnConfig, ask func(context.Context) 
 		case err := <-answer:
 			return err
 		case <-look.C:
+			if len(answer) > 0 { // a look at a frozen server takes until the next tick, and may come first again and again
+				continue
+			}
+
 			if locked, found := errors.AsType[*LockedError](Waits(ctx, own)); found {
 				cancel()
 				<-answer
