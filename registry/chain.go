@@ -53,9 +53,15 @@ func Rewind(ctx context.Context, db *pgxpool.Pool, chainID, block int64) (was in
 	defer cancel()
 	err = pgx.BeginTxFunc(ctx, db, Durable, func(tx pgx.Tx) error {
 		err := tx.QueryRow(ctx, `select coalesce(max(start_block), 0) from factories where chain_id = $1`, chainID).Scan(&was)
-		if err == nil {
-			_, err = tx.Exec(ctx, rewind, chainID, block)
+		if err != nil {
+			return err
 		}
+
+		if err := lookAgain(ctx, tx, chainID); err != nil {
+			return err
+		}
+
+		_, err = tx.Exec(ctx, rewind, chainID, block)
 
 		return err
 	})
@@ -80,10 +86,7 @@ var Durable = pgx.TxOptions{BeginQuery: `begin; set local synchronous_commit = o
 // Writers lock leadership before factories.
 const rewind = `
 	with held as (
-		update leadership
-		set start_block = least(start_block, $2::bigint), generation = generation + 1
-		where chain_id = $1
-		returning chain_id)
+		update leadership set start_block = least(start_block, $2::bigint) where chain_id = $1 returning chain_id)
 	update factories f
 	set start_block = $2, past_block = $2, until_block = coalesce(until_block, start_block)
 	from held where f.chain_id = held.chain_id and f.start_block > $2`

@@ -483,6 +483,7 @@ func TestWhatOnlyTheLeaderHasSeen(t *testing.T) {
 	require.ElementsMatch(t, []string{"extra_event 1 1", "missing_event 1 1"}, w.findings())
 	w.serve()
 	require.Len(t, w.late(), 1)
+	require.EqualValues(t, 1, w.late()[0].Next(), "all that it has emitted, in order")
 	require.Equal(t, []string{"EscrowDeployed:0"}, w.outbox())
 }
 
@@ -520,6 +521,8 @@ func TestRepairAfterARewind(t *testing.T) {
 	require.NoError(t, err)
 	_, err = w.led.Repair(t.Context(), w.epoch, v, 1, nil, nil)
 	require.ErrorIs(t, err, ledger.ErrMoved)
+	_, err = w.led.CommitSlots(t.Context(), ledger.SlotCommit{Epoch: 1, From: w.slots, To: w.slots.To(3, blockHash(0, 2))})
+	require.ErrorIs(t, err, ledger.ErrMoved, "the factories of the owner are those of before")
 	require.Equal(t, []string{"0"}, w.Column(`select verified_block::text from leadership`))
 }
 

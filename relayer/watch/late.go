@@ -236,7 +236,9 @@ func (c *catching) read(ctx context.Context) error {
 // deploy and does not: whether there are such escrows the second reading will tell.
 func (c *catching) eventsOf(next nextBlocks, batch *chain.Batch) (events []contract.Event, unseen []registry.Late,
 	err error) {
-	deployed, err := deployments(&c.cfg, batch, func(e *contract.Event) bool {
+	factories := c.cfg.Filters.followed.Addresses()
+	known := func(l *types.Log) bool { return slices.Contains(factories, l.Address) }
+	deployed, err := deployments(&c.cfg, batch, known, func(e *contract.Event) bool {
 		l, late := next[e.Escrow]
 		return late && l.Block == int64(e.BlockNumber) && l.LogIndex == int32(e.LogIndex)
 	})

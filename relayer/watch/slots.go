@@ -390,7 +390,9 @@ func (g *slotGathering) lookBehind(ctx context.Context) error {
 // out.
 func (g *slotGathering) deployed(ctx context.Context, batch *chain.Batch) (events []contract.Event,
 	joining []registry.Late, err error) {
-	events, err = deployments(&g.cfg, batch, func(e *contract.Event) bool { return g.mine[partition.Slot(e.Escrow)] })
+	followed := func(l *types.Log) bool { return g.cfg.Filters.followed.Deploys(l.Address, l.BlockNumber) }
+	mine := func(e *contract.Event) bool { return g.mine[partition.Slot(e.Escrow)] }
+	events, err = deployments(&g.cfg, batch, followed, mine)
 	if err != nil || len(events) == 0 {
 		return nil, nil, err
 	}

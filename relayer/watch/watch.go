@@ -151,11 +151,11 @@ func decode(abi *contract.ABI, logs []types.Log, want func(*types.Log) (factory 
 	return events, nil
 }
 
-// deployments are the wanted EscrowDeployed of followed factories in a batch.
-func deployments(cfg *SlotConfig, batch *chain.Batch, want func(*contract.Event) bool) ([]contract.Event, error) {
-	events, err := decode(cfg.ABI, batch.Logs, func(l *types.Log) (common.Address, bool) {
-		return l.Address, cfg.Filters.followed.Deploys(l.Address, l.BlockNumber)
-	}, cfg.Metrics)
+// deployments are the wanted EscrowDeployed among a batch's logs of factories.
+func deployments(cfg *SlotConfig, batch *chain.Batch, factory func(*types.Log) bool,
+	want func(*contract.Event) bool) ([]contract.Event, error) {
+	events, err := decode(cfg.ABI, batch.Logs, func(l *types.Log) (common.Address, bool) { return l.Address, factory(l) },
+		cfg.Metrics)
 
 	return slices.DeleteFunc(events, func(e contract.Event) bool { return e.Name != contract.Deployed || !want(&e) }), err
 }
