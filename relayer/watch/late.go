@@ -13,6 +13,7 @@ import (
 	"github.com/ethereum/go-ethereum/common/hexutil"
 	"github.com/ethereum/go-ethereum/core/types"
 
+	"github.com/fusion-prime/escrow-relayer/partition"
 	"github.com/fusion-prime/escrow-relayer/registry"
 	"github.com/fusion-prime/escrow-relayer/relayer/chain"
 	"github.com/fusion-prime/escrow-relayer/relayer/contract"
@@ -26,9 +27,12 @@ const noteEvery = 5 * time.Second
 type admission struct {
 	slotState
 
-	births bool           // the ABI has EscrowCreated
-	mine   map[int16]bool // the slots that are held
-	start  atomic.Int64   // first block of the chain; a pass over far escrows reads it
+	births bool // the ABI has EscrowCreated
+	// strangers of own slots have emitted under our topics and are not followed; nil unless all of them are known, since
+	// START_BLOCK. Where the ABI lacks EscrowCreated, they show which new escrows are older than their deployment.
+	strangers map[common.Address]bool
+	mine      map[int16]bool // the slots that are held
+	start     atomic.Int64   // first block of the chain; a pass over far escrows reads it
 }
 
 // find catches up the late escrows; those far behind are caught up beside the watch, and those of which something is
@@ -56,6 +60,20 @@ func (w *admission) find(ctx context.Context) (err error) {
 		if err := w.catchUp(ctx, late); err != nil {
 			return err
 		}
+	}
+}
+
+// mostStrangers bounds them: some 5 MB. With more, endpoints are asked for code.
+const mostStrangers = 100_000
+
+// meet notes a contract that is not followed.
+func (w *admission) meet(stranger common.Address) {
+	if w.strangers == nil || !w.mine[partition.Slot(stranger)] {
+		return
+	}
+
+	if w.strangers[stranger] = true; len(w.strangers) > mostStrangers {
+		w.strangers = nil
 	}
 }
 

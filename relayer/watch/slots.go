@@ -153,6 +153,10 @@ func (w *SlotWatch) load(ctx context.Context) (err error) {
 	}
 
 	w.start.Store(start.Next)
+	if w.strangers = nil; !w.births && w.at.Next <= start.Next {
+		w.strangers = map[common.Address]bool{}
+	}
+
 	w.mine = make(map[int16]bool, len(w.held.Slots))
 	for _, slot := range w.held.Slots {
 		w.mine[slot] = true
@@ -351,6 +355,7 @@ func (g *slotGathering) emitted(batch *chain.Batch, joining []registry.Late) (ev
 
 		if !g.cfg.Filters.followed.Deploys(l.Address, l.BlockNumber) {
 			foreign++
+			g.meet(l.Address)
 		}
 
 		return common.Address{}, false
@@ -428,11 +433,19 @@ func (g *slotGathering) deployed(ctx context.Context, batch *chain.Batch) (event
 // batch, and those that are registered in the batch and not shown, since that proves nothing.
 func (g *slotGathering) join(ctx context.Context, batch *chain.Batch, joining []registry.Late,
 	deployed, events []contract.Event) []contract.Event {
-	apart := joining
-	if batch.Filter.Addresses == nil {
-		if apart = nil; int64(batch.From) > g.start.Load() {
-			apart = g.unborn(ctx, joining, events)
+	var apart []registry.Late
+	switch {
+	case batch.Filter.Addresses != nil:
+		apart, g.strangers = joining, nil // it does not show strangers
+	case int64(batch.From) <= g.start.Load():
+	case g.strangers != nil:
+		for _, l := range joining {
+			if g.strangers[l.Address] {
+				apart = append(apart, l)
+			}
 		}
+	default:
+		apart = g.unborn(ctx, joining, events)
 	}
 
 	late := nextOf(apart)

@@ -32,6 +32,7 @@ func TestAnEscrowThatIsOlderThanItsDeployment(t *testing.T) {
 		"found late":                       {watch.FilterTopics, "late", false},
 		"live, of others":                  {watch.FilterTopics, "live", true},
 		"backfill by addresses, of others": {watch.FilterAddresses, "backfill", true},
+		"backfill by topics, of others":    {watch.FilterTopics, "backfill", true},
 		"found late, of others":            {watch.FilterTopics, "late", true},
 	} {
 		t.Run(name, func(t *testing.T) {
