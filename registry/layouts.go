@@ -50,17 +50,35 @@ func ReadWith(ctx context.Context, db *pgxpool.Pool, chainID, epoch int64, knows
 
 		// Where a past is read again, its end moves the second reading back.
 		_, err = tx.Exec(ctx, noteLayouts, chainID, epoch, knows.all(), len(gained) > 0, made == 0)
-		if err == nil && len(gained) > 0 {
-			_, err = tx.Exec(ctx, settleFindings, chainID)
+		if err != nil || len(gained) == 0 {
+			return err
 		}
 
-		return err
+		if _, err := tx.Exec(ctx, settleFindings, chainID); err != nil {
+			return err
+		}
+
+		return lookAgain(ctx, tx, chainID) // an owner that lacks them stores nothing from now on: see Lacking
 	})
 	if err != nil {
 		return nil, fmt.Errorf("note what epoch %d of chain %d reads with: %w", epoch, chainID, err)
 	}
 
 	return gained, nil
+}
+
+// Lacking returns the layouts with which the leader reads, beside all that an owner knows, and that the owner lacks: it
+// gives its slots to one that has them.
+func Lacking(ctx context.Context, db DB, chainID int64, knows Layouts) (layouts []string, err error) {
+	err = db.QueryRow(ctx, `
+		select coalesce((
+			select array(select unnest(layouts) except select unnest($2::text[])) from leadership
+			where chain_id = $1 and read_epoch = epoch and layouts @> $2::text[]), '{}')`, chainID, knows.all()).Scan(&layouts)
+	if err != nil {
+		return nil, fmt.Errorf("compare event layouts with those of the leader: %w", err)
+	}
+
+	return layouts, nil
 }
 
 const (
@@ -85,7 +103,8 @@ const (
 	noteLayouts = `
 	update leadership l
 	set layouts = $3, read_epoch = $2,
-	    again_block = case when $4 then greatest(again_block, next_block - 1) else again_block end,
+	    again_block = case when $4 then greatest(again_block, next_block - 1,
+	        (select max(next_block) - 1 from cursors where chain_id = $1)) else again_block end,
 	    verified_block = case when $4 and $5 then least(verified_block, f.first - 1) else verified_block end
 	from (select coalesce(min(start_block), 0) as first from factories where chain_id = $1) f
 	where l.chain_id = $1`

@@ -11,6 +11,7 @@ import (
 // What was read without a layout is read again, and nothing else is.
 func TestReadWith(t *testing.T) {
 	s := begin(t)
+	s.exec(`insert into cursors (chain_id, instance_id, next_block) values ($1, 'r0', 15)`, chain)
 	s.exec(`insert into leadership (chain_id, start_block, next_block, verified_block, epoch) values ($1, 1, 1, 0, 1)`, chain)
 	s.exec(`insert into factories (chain_id, id, address, start_block, retired_block) values ($1, 2, '\x0000000000000000000000000000000000000002', 5, 7)`, chain)
 	reads := func(epoch int64, deployments, others string) []string {
@@ -35,6 +36,9 @@ func TestReadWith(t *testing.T) {
 	require.Empty(t, reads(2, "a", "b"))
 	require.Equal(t, "read read 9 0", state())
 	require.Equal(t, []string{"c"}, reads(3, "a", "c"), "of the escrows")
+	var generation int
+	require.NoError(t, s.db.QueryRow(t.Context(), `select generation from cursors`).Scan(&generation))
+	require.Equal(t, 1, generation, "what owners have read without it is void")
 	require.Equal(t, "read read 0 19", state())
 	require.Equal(t, []string{"d"}, reads(4, "d", "c"), "of the factories, also of a retired one")
 	require.Equal(t, "1-20 5-7 9 19", state())
@@ -46,6 +50,19 @@ func TestReadWith(t *testing.T) {
 	s.exec(`update factories set past_block = 3, until_block = 15 where id = 1`)
 	require.Equal(t, []string{"d"}, reads(8, "d", "c"), "while a past is read that began when less had been read")
 	require.Equal(t, "1-20 5-7 9 19", state())
-	_, err := registry.ReadWith(t.Context(), s.db, chain, 6, registry.Layouts{})
+
+	// An owner with fewer of them stores nothing from then on; one with other ones goes on.
+	s.exec(`update leadership set read_epoch = epoch`)
+	for knows, lacks := range map[string][]string{"d": {"c"}, "c": {"d"}, "e": {}} {
+		lacking, err := registry.Lacking(t.Context(), s.db, chain, registry.Layouts{Deployments: []string{knows}})
+		require.NoError(t, err)
+		require.Equal(t, lacks, lacking, knows)
+	}
+
+	lacking, err := registry.Lacking(t.Context(), s.db, chain,
+		registry.Layouts{Deployments: []string{"d"}, Others: []string{"c"}})
+	require.NoError(t, err)
+	require.Empty(t, lacking)
+	_, err = registry.ReadWith(t.Context(), s.db, chain, 6, registry.Layouts{})
 	require.ErrorIs(t, err, registry.ErrUnknown)
 }

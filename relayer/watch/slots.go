@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"time"
@@ -139,6 +140,18 @@ func (w *SlotWatch) load(ctx context.Context) (err error) {
 
 	// After the position: a factory that was added in between has raised its generation.
 	if err := w.cfg.Ledger.Follow(ctx, w.cfg.Filters.followed); err != nil {
+		return err
+	}
+
+	var knows registry.Layouts
+	knows.Deployments, knows.Others = w.cfg.ABI.Layouts()
+	lacks, err := registry.Lacking(ctx, w.cfg.DB, w.cfg.ChainID, knows)
+	if err == nil && len(lacks) > 0 {
+		err = fmt.Errorf("the leader reads with %d event layouts that this instance lacks, %s for one: its slots go to one that "+
+			"has them; complete FACTORY_ABI and ESCROW_ABI here", len(lacks), lacks[0])
+	}
+
+	if err != nil {
 		return err
 	}
 
