@@ -204,7 +204,10 @@ func TestTheLeaderOfOneChainIsLost(t *testing.T) {
 	var was int64
 	require.Eventually(t, func() bool { leader, was = epoch(w.one); return leader != "" }, 60*time.Second,
 		20*time.Millisecond)
-	_, otherWas := epoch(w.two)
+	var otherLeader string
+	var otherWas int64
+	require.Eventually(t, func() bool { otherLeader, otherWas = epoch(w.two); return otherLeader != "" }, 60*time.Second,
+		20*time.Millisecond)
 	var ended int
 	require.NoError(t, w.one.DB.QueryRow(t.Context(), `select count(pg_terminate_backend(l.pid::int))
 		from relayer_instances i
