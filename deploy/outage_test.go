@@ -193,11 +193,11 @@ func (f *outageFleet) fullDisks() []lab.Fault {
 	owner, err := os.Stat(data)
 	require.NoError(t, err)
 	uid := int(owner.Sys().(*syscall.Stat_t).Uid)
-	for dir := disk; dir != "/"; dir = filepath.Dir(dir) {
-		_ = os.Chmod(dir, 0o755) // as far as it is ours
+	for dir := disk; dir != filepath.Clean(os.TempDir()); dir = filepath.Dir(dir) { // the server's user enters them
+		require.NoError(t, os.Chmod(dir, 0o755))
 	}
 
-	_ = os.Chmod(filepath.Dir(wal), 0o755)
+	require.NoError(t, os.Chmod(filepath.Dir(wal), 0o755))
 	require.NoError(t, errors.Join(os.Chown(disk, uid, -1), os.Chown(wal, uid, -1)))
 	for _, sql := range []string{`create tablespace small location '` + disk + `'`,
 		`alter table chain_blocks set tablespace small`, `create sequence small`,

@@ -253,8 +253,7 @@ func (o Options) conf(number int) []byte {
 // removes the files too.
 func (s *Server) watch() error {
 	// Paths come by the environment: beside "rm", a list of processes must not show a folder of programs.
-	const script = `cat >/dev/null; "$PROGRAMS/pg_ctl" stop -D "$FOLDER/data" -m immediate -w -t 10
-rm -rf "$FOLDER" || rm -rf "$FOLDER" # a process of the server may have written its last file meanwhile`
+	const script = `cat >/dev/null; "$PROGRAMS/pg_ctl" stop -D "$FOLDER/data" -m immediate -w -t 10; rm -rf "$FOLDER"`
 	read, write, err := os.Pipe()
 	if err != nil {
 		return err

@@ -1,6 +1,7 @@
 package send
 
 import (
+	"math/big"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -36,4 +37,11 @@ func TestPicksReadTheirEscrows(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, picked, len(ids))
 	require.Less(t, read("commands")-before, 10*len(ids))
+}
+
+// Who follows a sender without its key has no limits: what its commands may cost is what they say.
+func TestBudgetWithoutLimits(t *testing.T) {
+	own := big.NewInt(7)
+	require.Equal(t, own, (&shared{cfg: &Config{}}).budget(own))
+	require.Equal(t, big.NewInt(5), (&shared{cfg: &Config{Limits: Limits{MaxFee: big.NewInt(5)}}}).budget(own))
 }

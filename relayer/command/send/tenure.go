@@ -45,8 +45,14 @@ func (s *shared) tell(ctx context.Context, answers []command.Answer) {
 	}
 }
 
-// budget is what one command may cost at most.
-func (s *shared) budget(own *big.Int) *big.Int { return smaller(own, s.cfg.Limits.MaxFee) }
+// budget is what one command may cost at most. Who follows a sender without its key has no limits, and signs nothing.
+func (s *shared) budget(own *big.Int) *big.Int {
+	if s.cfg.Limits.MaxFee == nil {
+		return new(big.Int).Set(own)
+	}
+
+	return smaller(own, s.cfg.Limits.MaxFee)
+}
 
 // tenure is the time for which this instance owns the sender, under one epoch. It works in rounds, each of
 // which begins with what the database and the chain say. One goroutine has all of it.
