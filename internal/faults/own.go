@@ -43,9 +43,9 @@ func (v *view) ofOwn(i *Injected, r *request) (a response, answered bool, err er
 	case "eth_blockNumber":
 		result = json.RawMessage(hex(top))
 	case "eth_getBlockByNumber", "eth_getBlockByHash", "eth_getBlockReceipts":
-		b, real, err := v.ownOf(i, r.Params[0])
+		b, actual, err := v.ownOf(i, r.Params[0])
 		switch {
-		case err != nil || real:
+		case err != nil || actual:
 			return a, false, err
 		case b != nil && r.Method == "eth_getBlockReceipts":
 			result = b.receipts
@@ -82,9 +82,9 @@ func (v *view) ofOwn(i *Injected, r *request) (a response, answered bool, err er
 	return a, true, err
 }
 
-// ownOf returns the block that a hash, a number or a tag names; nil: there is none. real: it is one that the node
+// ownOf returns the block that a hash, a number or a tag names; nil: there is none. actual: it is one that the node
 // behind has too. Held: own.mu.
-func (v *view) ownOf(i *Injected, param json.RawMessage) (b *ownBlock, real bool, err error) {
+func (v *view) ownOf(i *Injected, param json.RawMessage) (b *ownBlock, actual bool, err error) {
 	if hash, ok := read[common.Hash](param); ok {
 		at := slices.IndexFunc(i.own.blocks, func(b *ownBlock) bool { return b.header.Hash() == hash })
 		if at >= 0 {
@@ -121,8 +121,8 @@ func (v *view) ownLogs(i *Injected, r request) (logs []json.RawMessage, answered
 	logs = []json.RawMessage{}
 	some := i.own.blocks
 	if hash, is := q["blockHash"]; is {
-		b, real, err := v.ownOf(i, hash)
-		if real || err != nil {
+		b, actual, err := v.ownOf(i, hash)
+		if actual || err != nil {
 			return nil, false, err
 		}
 

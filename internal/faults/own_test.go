@@ -42,11 +42,11 @@ func TestOwnChain(t *testing.T) {
 				require.Equal(t, before.ParentHash(), b.Hash())
 			}
 
-			real, err := truth.HeaderByNumber(t.Context(), newest.Number().SetUint64(top-6))
+			actual, err := truth.HeaderByNumber(t.Context(), newest.Number().SetUint64(top-6))
 			require.NoError(t, err)
-			there, err := liar.HeaderByNumber(t.Context(), real.Number)
+			there, err := liar.HeaderByNumber(t.Context(), actual.Number)
 			require.NoError(t, err)
-			require.Equal(t, real.Hash(), there.Hash())
+			require.Equal(t, actual.Hash(), there.Hash())
 			logs := allLogs(t, n, top+20).logs(t)
 			require.Equal(t, invented.Data, logs[len(logs)-1].Data)
 			require.EqualValues(t, int(top)+ahead, logs[len(logs)-1].BlockNumber)

@@ -95,12 +95,6 @@ func (o *overlap) finish(err error) error {
 	return o.failed
 }
 
-// idle reports whether all gathered batches are stored.
-func (o *overlap) idle() bool {
-	some, _ := o.stage.gathered()
-	return !some && o.running == nil && o.failed == nil
-}
-
 // wait waits for the running commit, and returns its error.
 func (o *overlap) wait() error {
 	if o.running == nil {
