@@ -106,13 +106,13 @@ func Record(ctx context.Context, tx DB, chainID int64, by Writer, found []Discov
 // waits for it.
 var records = [...]string{
 	Owner:  fmt.Sprintf(record, ""),
-	Leader: `with put as (` + fmt.Sprintf(record, "where block < ("+Cursor+")") + `)` + makeLate,
+	Leader: `with put as (` + fmt.Sprintf(record, "where block < ("+cursor+")") + `)` + makeLate,
 	Past:   `with put as (` + fmt.Sprintf(record, "") + `)` + makeLate,
 }
 
 const (
-	// Cursor is the SQL for the cursor of a slot of @chain.
-	Cursor = `select coalesce(c.next_block, s.next_block) from slot_ownership s
+	// cursor is the SQL for the cursor of the slot of t.
+	cursor = `select coalesce(c.next_block, s.next_block) from slot_ownership s
 		left join cursors c on c.chain_id = s.chain_id and c.instance_id = s.owner
 		where s.chain_id = @chain and s.slot = t.slot`
 
@@ -236,7 +236,8 @@ func Load(ctx context.Context, db DB, chainID int64, slots []int16, next, final 
 const load = `
 	select address, coalesce(ended_block, 0), factory, discovered_block_number, log_index from escrows e
 	where chain_id = $1 and slot = any($2) and (ended_block is null or ended_block > $3) and status <> 4
-	  and (discovered_block_number >= $4 or not exists (select from late_escrows l where l.chain_id = e.chain_id and l.address = e.address))`
+	  and (discovered_block_number >= $4
+	       or not exists (select from late_escrows l where l.chain_id = e.chain_id and l.address = e.address))`
 
 // Count returns how many escrows of some slots are active, close to what Load returns: it sizes
 // memory.

@@ -131,14 +131,14 @@ func supply(ctx context.Context, t *transaction, missing []contract.Event) ([]co
 	}
 
 	// What waited for this is caught up from its deployment on, behind what is requested.
-	if _, err := t.Exec(ctx, lookAgain, t.cfg.ChainID, column.Of(deployed, escrowOf)); err != nil {
+	if _, err := t.Exec(ctx, fromDeployment, t.cfg.ChainID, column.Of(deployed, escrowOf)); err != nil {
 		return nil, fmt.Errorf("catch up %d escrows: %w", len(deployed), err)
 	}
 
 	return fresh, request(ctx, t, some(fresh, first))
 }
 
-const lookAgain = `update late_escrows set monitored = deployed_block - 1 where chain_id = $1 and address = any($2)`
+const fromDeployment = `update late_escrows set monitored = deployed_block - 1 where chain_id = $1 and address = any($2)`
 
 // giveUp removes stored events that differ from the chain. They may be on their way to Pub/Sub.
 func giveUp(ctx context.Context, t *transaction, wrong []contract.Event) error {
