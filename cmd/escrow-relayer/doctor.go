@@ -22,26 +22,18 @@ import (
 const doctorLimit = 18 * time.Second
 
 func doctorCommand() *cobra.Command {
-	var asJSON, operator bool
+	var asJSON bool
 	var limit time.Duration
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Try a start, and test everything an instance needs: database, topics, every RPC endpoint",
 		Long: `Do the steps of a start of an instance with this configuration, of every chain or the one of --chain, and leave nothing behind: what run refuses is refused in the same words. Test
 further the rights in the database, that it takes a commit, its clock; the right to publish; and of each RPC endpoint the chain, the head, safe and finalized, how many blocks it gives the logs of at
-once, how far back its headers, logs and state go, what its answers prove (headers by their hash, logs by receipts, deployments by the factory's nonce), and how fast
+once, how far back its headers, logs and state go, what its answers prove (headers by their hash, logs by receipts), and how fast
 it is (at most some 200 requests each); and the file of HTTP_TOKEN_FILE; and who can read it, and the files with keys that SENDERS_FILE names.
-Configuration as for run.
-
-With --operator it examines the database login of a person instead: what it may read, and which tasks of the runbooks it cannot do. A right to write that is
-missing is no fault then. Configuration: CHAIN_ID and DATABASE_URL.`,
+Configuration as for run.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			load, examine := config.Load, (*doctor).examine
-			if operator {
-				load, examine = config.LoadDatabase, (*doctor).examineOperator
-			}
-
-			all, err := loadAll(cmd, load)
+			all, err := loadAll(cmd, config.Load)
 			if err != nil {
 				return err
 			}
@@ -52,7 +44,7 @@ missing is no fault then. Configuration: CHAIN_ID and DATABASE_URL.`,
 			var wg sync.WaitGroup
 			for i, cfg := range all {
 				doctors[i] = doctor{Chain: cfg.ChainID, cfg: cfg, secrets: cfg.Secrets(), Findings: []finding{}}
-				wg.Go(func() { examine(&doctors[i], ctx) })
+				wg.Go(func() { doctors[i].examine(ctx) })
 			}
 
 			wg.Wait()
@@ -64,7 +56,6 @@ missing is no fault then. Configuration: CHAIN_ID and DATABASE_URL.`,
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "as JSON")
-	cmd.Flags().BoolVar(&operator, "operator", false, "examine the database login of a person, who may only read")
 	cmd.Flags().DurationVar(&limit, "timeout", doctorLimit,
 		"what has not answered by then is reported so; endpoints that limit their rate need longer")
 

@@ -7,13 +7,9 @@ import (
 	"slices"
 	"time"
 
-	"github.com/ethereum/go-ethereum/common"
-
-	"github.com/fusion-prime/escrow-relayer/registry"
 	"github.com/fusion-prime/escrow-relayer/relayer/chain"
 	"github.com/fusion-prime/escrow-relayer/relayer/chain/endpoint"
 	"github.com/fusion-prime/escrow-relayer/relayer/chain/rpc"
-	"github.com/fusion-prime/escrow-relayer/relayer/column"
 )
 
 const (
@@ -33,7 +29,7 @@ const (
 // chain does the step of the start, and examines every endpoint.
 func (d *doctor) chain(ctx context.Context) {
 	d.steps(ctx, "chain")
-	list := d.trial.Source.Examine(ctx, d.factories(), d.cfg.ABI.FactoryTopics(), uint64(max(d.cfg.StartBlock, 0)))
+	list := d.trial.Source.Examine(ctx, d.cfg.Factories[0].Address, uint64(max(d.cfg.StartBlock, 0)))
 	best := slices.MaxFunc(list, func(a, b chain.Examination) int { return int(int64(a.Head) - int64(b.Head)) })
 	usable, announces := 0, false
 	for i := range list {
@@ -73,11 +69,6 @@ func (d *doctor) chain(ctx context.Context) {
 		func(x chain.Examination) bool { return x.Err == nil && tag(&x) != nil }) {
 		d.say(wrong, "endpoints", "no endpoint knows the %s block: set FINALITY=%s", d.cfg.Finality, chain.Confirmations)
 	}
-}
-
-// factories are those of FACTORY_ADDRESS.
-func (d *doctor) factories() []common.Address {
-	return column.Of(d.cfg.Factories, func(f *registry.Factory) common.Address { return f.Address })
 }
 
 // serves reports whether an endpoint can be used, and if not, the remedy.
@@ -249,18 +240,6 @@ func (d *doctor) proofs(x *chain.Examination) {
 	}
 
 	d.say(fine, "state", "back to START_BLOCK")
-	switch {
-	case x.CountErr != nil:
-		d.say(unknown, "nonce", "%s", x.CountErr)
-	case x.Created == 0:
-		d.say(unknown, "nonce", "the first factory has created nothing since START_BLOCK")
-	case x.InBlock == x.Announced:
-		d.say(fine, "nonce", "the first factory's counts deployments: it rose by %d in block %d, which announces as many (%d "+
-			"since START_BLOCK)", x.InBlock, x.CreatedAt, x.Created)
-	default:
-		d.say(note, "nonce", "the first factory's counts other contracts too, so it is not compared with the deployments: in "+
-			"block %d it rose by %d, and %d are announced", x.CreatedAt, x.InBlock, x.Announced)
-	}
 }
 
 // speed reports its latency, and its request limits.

@@ -108,12 +108,6 @@ func TestDoctorOfAnEndpoint(t *testing.T) {
 		"no old state": {func(x *chain.Examination) { x.StateErr = said("missing trie node") }, "state", note,
 			"does not have that of START_BLOCK, so a factory's nonce is not compared", "", 0},
 		"old state": {func(*chain.Examination) {}, "state", fine, "back to START_BLOCK", "", 0},
-		"a nonce that counts": {func(x *chain.Examination) { x.Created, x.CreatedAt, x.InBlock, x.Announced = 7, 1500, 2, 2 },
-			"nonce", fine, "rose by 2 in block 1500, which announces as many (7 since START_BLOCK)", "", 0},
-		"a nonce that counts other contracts": {func(x *chain.Examination) {
-			x.Created, x.CreatedAt, x.InBlock, x.Announced = 7, 1500, 2, 1
-		}, "nonce", note, "counts other contracts too", "", 0},
-		"a factory without deployments": {func(*chain.Examination) {}, "nonce", unknown, "has created nothing", "", 0},
 		"addresses": {func(x *chain.Examination) { x.Addressed = errors.New("name them") }, "filter", wrong,
 			"set LOG_FILTER=addresses: it gives logs of named contracts only", "", 0},
 	} {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -42,14 +41,6 @@ func (d *doctor) database(ctx context.Context) {
 	}
 
 	d.server(ctx, db)
-}
-
-// login reports the user and the server.
-func (d *doctor) login(ctx context.Context, db *database.Database) (user string, ok bool) {
-	var version string
-	err := db.Pool.QueryRow(ctx, `select current_setting('server_version'), current_user`).Scan(&version, &user)
-
-	return user, d.judge("login", fmt.Sprintf("Postgres %s as %s", version, user), database.Explain(err))
 }
 
 // fleet reports what the instances say of the database, as status does: what they meet may not meet doctor. What may
@@ -98,10 +89,26 @@ func (d *doctor) left(ctx context.Context, db *database.Database) {
 	}
 }
 
-// rights reports the missing rights on the tables, and that they take rows. A missing table is left to the check of
-// the version. The sequences of identity columns need no separate rights.
+// selectMissing lists the rights, as "privilege table", that the user lacks: to read every table and view of the
+// schema, and to write all but those in $1.
+const selectMissing = `
+	select privilege || ' ' || c.relname
+	  from pg_class s join pg_class c on c.relnamespace = s.relnamespace and c.relowner = s.relowner,
+	       unnest(array['select', 'insert', 'update', 'delete']) with ordinality as p (privilege, n)
+	 where s.oid = 'escrow_relayer_versions'::regclass and c.relkind in ('r', 'v')
+	   and (privilege = 'select' or c.relname <> all ($1)) and not has_table_privilege(c.oid, privilege)
+	 order by c.relname, n`
+
+// rights reports the missing rights on the tables, and that they take rows. The sequences of identity columns need no
+// separate rights.
 func (d *doctor) rights(ctx context.Context, db *database.Database) {
-	missing, err := missingRights(ctx, db, d.wanted())
+	read := []string{"escrow_relayer_versions", "schema_compatibility", "lock_identity"}
+	if !d.cfg.HasCommands() && d.cfg.Retention == 0 { // every instance reads the tables of commands, to show them
+		read = append(read, "senders", "commands", "command_claims", "command_attempts", "used_nonces", "replies")
+	}
+
+	rows, _ := db.Pool.Query(ctx, selectMissing, read)
+	missing, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	switch {
 	case err != nil:
 		d.judge("rights", "", err)
@@ -138,25 +145,11 @@ func (d *doctor) commits(ctx context.Context, db *database.Database) error {
 	})
 }
 
-// wanted are the rights that an instance needs, as "privilege table". Every instance reads the tables of commands, to
-// show them.
-func (d *doctor) wanted() []string {
-	rights := append(readAll(), "select lock_identity")
-	written := tables
-	if d.cfg.HasCommands() || d.cfg.Retention > 0 {
-		written = slices.Concat(tables, commandTables)
-	}
-
-	for _, table := range written {
-		rights = append(rights, "insert "+table, "update "+table, "delete "+table)
-	}
-
-	return rights
-}
-
-// selectServer reads the clock of a server, whether it forgets commits in a crash, who may come in, and how many.
+// selectServer reads the version, the login and the clock of a server, whether it forgets commits in a crash, who may
+// come in, and how many.
 const selectServer = `
-	select clock_timestamp(), current_setting('synchronous_commit') = 'off', current_database(),
+	select current_setting('server_version'), current_user, clock_timestamp(),
+	       current_setting('synchronous_commit') = 'off', current_database(),
 	       has_database_privilege('public', current_database(), 'connect'),
 	       coalesce(has_schema_privilege('public', current_schema(), 'create'), false),
 	       current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int,
@@ -167,17 +160,17 @@ const selectServer = `
 func (d *doctor) server(ctx context.Context, db *database.Database) {
 	var theirs time.Time
 	var forgets, connect, create bool
-	var name string
+	var version, user, name string
 	var most, used int
-	_, ok := d.login(ctx, db) // it opens the connection too, which takes longer than an answer
 	before := time.Now()
-	err := db.Pool.QueryRow(ctx, selectServer).Scan(&theirs, &forgets, &name, &connect, &create, &most, &used)
-	if took := time.Since(before); ok && err == nil {
-		d.clock(theirs.Sub(before.Add(took/2)), took/2)
-	} else {
-		d.judge("clock", "", err)
+	err := db.Pool.QueryRow(ctx, selectServer).
+		Scan(&version, &user, &theirs, &forgets, &name, &connect, &create, &most, &used)
+	took := time.Since(before)
+	if !d.judge("login", fmt.Sprintf("Postgres %s as %s", version, user), database.Explain(err)) {
 		return
 	}
+
+	d.clock(theirs.Sub(before.Add(took/2)), took/2)
 
 	if connect {
 		d.say(note, "public", "every login of the server may connect to this database, take locks in it, and fill its disk "+
@@ -201,9 +194,7 @@ func (d *doctor) server(ctx context.Context, db *database.Database) {
 			"mask where a password stands: make one with `openssl rand -hex 24`")
 	}
 
-	if d.cfg.SessionProbeInterval > 0 {
-		d.connections(most, used)
-	}
+	d.connections(most, used)
 }
 
 // clock reports how far the database's clock is ahead of this machine's.

@@ -56,7 +56,7 @@ func TestInterruptedCommands(t *testing.T) {
 	end()
 	for _, args := range [][]string{
 		{"status"}, {"migrate"}, {"audit"}, {"replay", "--from", "1"}, {"rewind", "--to", "1"}, {"doctor"},
-		{"doctor", "--operator"}, {"plan", "wait"}, {"plan", "move", "--from", "1", "--to", "2"}, {"command", "list"},
+		{"plan", "wait"}, {"plan", "move", "--from", "1", "--to", "2"}, {"command", "list"},
 		{"sender", "status"}, {"sender", "resume", "--sender", "0x00000000000000000000000000000000000000aa"},
 	} {
 		cmd := root()

@@ -11,7 +11,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/ethereum/go-ethereum/common"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
@@ -77,7 +76,7 @@ func examineOne(ctx context.Context, t *testing.T, n *testNode) Examination {
 		Registerer: prometheus.NewRegistry(), Logger: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)
 
-	return s.Examine(ctx, []common.Address{emitter}, nil, 1)[0]
+	return s.Examine(ctx, emitter, 1)[0]
 }
 
 // An examination finds out by asking, not by words, that addresses have to be named.
@@ -124,7 +123,7 @@ func TestExamineKeepsTheWordsOfARefusal(t *testing.T) {
 				t.Cleanup(s.Close)
 				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				defer cancel()
-				require.ErrorContains(t, s.Examine(ctx, []common.Address{emitter}, nil, 1)[0].Err, "Payment Required")
+				require.ErrorContains(t, s.Examine(ctx, emitter, 1)[0].Err, "Payment Required")
 			})
 		})
 	}

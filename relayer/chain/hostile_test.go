@@ -182,7 +182,7 @@ func TestOldLogsThatAreMissing(t *testing.T) {
 				require.True(t, slices.EqualFunc(want, got, SameLog))
 			}
 
-			x := s.Examine(t.Context(), []common.Address{{1}}, nil, first)[0]
+			x := s.Examine(t.Context(), common.Address{1}, first)[0]
 			require.True(t, x.OldestLogs)
 			require.ErrorContains(t, x.OldestErr, "not their logs")
 			require.Greater(t, x.Oldest, head)

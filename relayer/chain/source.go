@@ -276,10 +276,9 @@ func (s *Source) Check(ctx context.Context, factory common.Address) error {
 }
 
 // Examine asks every endpoint what it is, what it can do and what it can prove, at most some 200 requests
-// each, one after the other. announces are the topics under which the factories announce what they deploy; start is
-// the first block that is needed. What it finds out is not used by the readings of this Source.
-func (s *Source) Examine(ctx context.Context, factories []common.Address, announces []common.Hash,
-	start uint64) []Examination {
+// each, one after the other. factory is one of those that are followed; start is the first block that is needed. What
+// it finds out is not used by the readings of this Source.
+func (s *Source) Examine(ctx context.Context, factory common.Address, start uint64) []Examination {
 	list := make([]Examination, len(s.nodes))
 	var wg sync.WaitGroup
 	for i, n := range s.nodes {
@@ -289,7 +288,7 @@ func (s *Source) Examine(ctx context.Context, factories []common.Address, announ
 		examined := endpoint.New(cfg)
 		wg.Go(func() {
 			defer examined.Close()
-			list[i] = examined.Examine(ctx, factories, announces, start)
+			list[i] = examined.Examine(ctx, factory, start)
 		})
 	}
 

@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ethereum/go-ethereum/common"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
@@ -17,7 +16,6 @@ import (
 	"github.com/fusion-prime/escrow-relayer/internal/testchain"
 	"github.com/fusion-prime/escrow-relayer/relayer/chain/endpoint"
 	"github.com/fusion-prime/escrow-relayer/relayer/chain/rpc"
-	"github.com/fusion-prime/escrow-relayer/relayer/contract"
 )
 
 // lines is a log that can be read while it is written.
@@ -206,7 +204,7 @@ func TestExamineWhatIsProved(t *testing.T) {
 		require.NoError(t, sim.Mine(t.Context(), 1))
 	}
 
-	examine := func(announces []common.Hash, list ...faults.Fault) Examination {
+	examine := func(list ...faults.Fault) Examination {
 		n, err := faults.NewNode(sim.HTTP(), sim.WS(), 1)
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, n.Close()) })
@@ -217,32 +215,22 @@ func TestExamineWhatIsProved(t *testing.T) {
 		s, err := New(Config{URLs: []string{n.HTTP()}, ChainID: 1337, Registerer: prometheus.NewRegistry()})
 		require.NoError(t, err)
 		t.Cleanup(s.Close)
-		x := s.Examine(t.Context(), []common.Address{d.Factory}, announces, d.Block)[0]
+		x := s.Examine(t.Context(), d.Factory, d.Block)[0]
 		require.NoError(t, x.Err)
 
 		return x
 	}
-	abi, err := contract.New("", "")
-	require.NoError(t, err)
-	deployed := abi.FactoryTopics()
-	x := examine(deployed)
+	x := examine()
 	require.True(t, x.Hashes)
 	require.NoError(t, x.Unproved)
 	require.Greater(t, x.Receipts, d.Block)
 	require.Greater(t, x.Logged, d.Block)
 	require.NoError(t, x.StateErr)
-	require.NoError(t, x.CountErr)
-	require.Positive(t, x.Created)
-	require.Greater(t, x.CreatedAt, d.Block)
-	require.Positive(t, x.InBlock)
-	require.Equal(t, x.InBlock, x.Announced)
 
-	x = examine([]common.Hash{{1}})
-	require.NotEqual(t, x.InBlock, x.Announced, "a factory that announces less than it creates")
-	x = examine(deployed, noReceipts...)
+	x = examine(noReceipts...)
 	require.ErrorIs(t, x.Unproved, endpoint.ErrUnproved)
 	require.True(t, x.Hashes)
-	x = examine(deployed, faults.Fault{Mode: faults.Stateless, N: d.Block})
+	x = examine(faults.Fault{Mode: faults.Stateless, N: d.Block})
 	require.ErrorContains(t, x.StateErr, "missing trie node")
 
 	other := examineOne(t.Context(), t, startNode(t, newChain(100, 3, 0)))

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/common/hexutil"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/chain/rpc"
 )
@@ -48,12 +49,10 @@ const (
 )
 
 // Examine asks the node what it is and what it can do, some 200 requests at most, one after the
-// other. announces are the topics under which the factories announce what they deploy; start is the first block that
-// is needed. What concerns one factory is tried with the first.
-func (n *Node) Examine(ctx context.Context, factories []common.Address, announces []common.Hash,
-	start uint64) Examination {
+// other. factory is one of those that are followed; start is the first block that is needed.
+func (n *Node) Examine(ctx context.Context, factory common.Address, start uint64) Examination {
 	x := Examination{Name: n.cfg.Name, WebSocket: n.WebSocket()}
-	x.Err = n.examine(ctx, &x, factories, announces, start)
+	x.Err = n.examine(ctx, &x, factory, start)
 	x.Rate = n.rate.learnt()
 
 	return x
@@ -93,8 +92,7 @@ func (n *Node) one(ctx context.Context, q *rpc.Call, to any) error {
 	return q.Decode(to)
 }
 
-func (n *Node) examine(ctx context.Context, x *Examination, factories []common.Address, announces []common.Hash,
-	start uint64) error {
+func (n *Node) examine(ctx context.Context, x *Examination, factory common.Address, start uint64) error {
 	var id rpc.Number
 	if err := n.one(ctx, &rpc.Call{Method: rpc.ChainID, Params: "[]"}, &id); err != nil {
 		return err
@@ -135,14 +133,15 @@ func (n *Node) examine(ctx context.Context, x *Examination, factories []common.A
 
 	var named *common.Address
 	if err := n.asksFor(ctx, head.Number, head.Number, nil); err != nil &&
-		n.asksFor(ctx, head.Number, head.Number, &factories[0]) == nil { // whatever its words were
-		x.Addressed, named = err, &factories[0]
+		n.asksFor(ctx, head.Number, head.Number, &factory) == nil { // whatever its words were
+		x.Addressed, named = err, &factory
 	}
 
 	n.probeRange(ctx, x, named)
 	n.probeHistory(ctx, x, start, named)
 	n.probeProofs(ctx, &x.Provable, head)
-	n.probeNonce(ctx, &x.Provable, factories[0], announces, start, head.Number)
+	params := `["` + factory.Hex() + `","` + rpc.Quantity(min(start-min(start, 1), head.Number)) + `"]`
+	x.StateErr = n.one(ctx, &rpc.Call{Method: rpc.GetNonce, Params: params}, new(hexutil.Uint64))
 
 	return ctx.Err()
 }
