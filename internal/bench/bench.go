@@ -19,30 +19,18 @@ import (
 
 // Options of a run.
 type Options struct {
-	Bin     string  // the relayer's binary
-	Base    string  // the binary of an earlier round, which Backfill measures beside it; empty: none
-	Scale   float64 // factor of all sizes; targets hold for 1
-	Runs    int     // per figure whose median is taken
-	Trials  int     // per kind of failover
-	Blocks  int     // that Live measures
-	Minutes float64 // that Steady lasts
-	Commit  string  // what is measured
-	Plots   string  // folder for plots; empty: none
-	Log     io.Writer
+	Bin    string  // the relayer's binary
+	Base   string  // the binary of an earlier round, which Backfill measures beside it; empty: none
+	Scale  float64 // factor of all sizes; targets hold for 1
+	Runs   int     // per figure whose median is taken
+	Trials int     // per kind of failover
+	Blocks int     // that Live measures
+	Commit string  // what is measured
+	Log    io.Writer
 }
 
 // scaled is n at the scale, at least one.
 func (o *Options) scaled(n int) int { return max(1, int(float64(n)*o.Scale)) }
-
-// some are the sizes to measure: all of them, but the first two only in this package's own test,
-// which checks which figures there are.
-func (o *Options) some(sizes []int) []int {
-	if o.Scale < 0.01 {
-		return sizes[:2]
-	}
-
-	return sizes
-}
 
 func (o *Options) say(format string, args ...any) { fmt.Fprintf(o.Log, format+"\n", args...) }
 
@@ -114,16 +102,8 @@ type Benchmark struct {
 var All = []Benchmark{
 	{"backfill", Backfill},
 	{"live", Live},
-	{"start", Start},
-	{"chains", Chains},
-	{"added", Added},
 	{"large", Large},
-	{"flat", Flat},
-	{"noise", Noise},
 	{"failover", Failover},
-	{"scale", Scale},
-	{"steady", Steady},
-	{"partitions", Partitions},
 	{"commands.intake", intakeFigures},
 	{"commands.broadcasts", broadcastFigures},
 	{"commands.queue", queueFigures},

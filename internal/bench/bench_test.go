@@ -3,7 +3,6 @@ package bench
 import (
 	"flag"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
@@ -46,40 +45,4 @@ func TestVerdicts(t *testing.T) {
 	require.Nil(t, o.atMost("a", "u", 0, 2, []float64{2}).Met, "no target")
 	require.Nil(t, unlessFew(o.atMost("a", "u", 1, 2, []float64{2}), 1, 50).Met, "too few samples")
 	require.Nil(t, (&Options{Scale: 0.5}).atMost("a", "u", 1, 2, []float64{2}).Met, "below full scale")
-}
-
-func TestSteadyVerdicts(t *testing.T) {
-	o := &Options{Minutes: 10}
-	series := func(name string, value func(i int) float64) (list []sample) {
-		for i := range 120 {
-			list = append(list, sample{time.Duration(i) * 5 * time.Second, map[string]float64{name: value(i)}})
-		}
-
-		return list
-	}
-	growing := func(i int) float64 { return 100 + float64(i) }
-	for _, c := range []struct {
-		name  string
-		value func(int) float64
-		met   any
-	}{
-		{"rss MiB", func(int) float64 { return 80 }, true},
-		{"rss MiB", growing, false},
-		{"goroutines ", func(i int) float64 { return 40 + float64(i%3) }, true},
-		{"size.outbox KiB", func(i int) float64 { return 1000 + 100*float64(i) }, false},
-		{"size.events KiB", func(i int) float64 { return 1000 * float64(i) }, nil},
-		{"dead.outbox rows", func(i int) float64 { return float64(i%12) * 1000 }, true},
-		{"dead.outbox rows", func(i int) float64 { return float64(i) * 1000 }, false},
-	} {
-		f := o.steady(c.name, series(c.name, c.value))
-		if c.met == nil {
-			require.Nil(t, f.Met, c.name)
-			continue
-		}
-
-		require.NotNil(t, f.Met, c.name)
-		require.Equal(t, c.met, *f.Met, "%s: %+v", c.name, f)
-	}
-
-	require.InDelta(t, 12, o.steady("rss MiB", series("rss MiB", growing)).Runs[3], 1e-6, "a twelfth of a minute each")
 }

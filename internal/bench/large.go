@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"net/http/httptest"
+	"os"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
@@ -118,4 +120,21 @@ func readCrowd(ctx context.Context, l *lab.Lab, name string, chain testchain.Cro
 	}
 
 	return peakMemory(p.PID())
+}
+
+// peakMemory is the most that a process had resident at once, in MiB (VmHWM of proc(5)).
+func peakMemory(pid int) (float64, error) {
+	status, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
+	if err != nil {
+		return 0, fmt.Errorf("read the memory of process %d: %w", pid, err)
+	}
+
+	for line := range strings.Lines(string(status)) {
+		var kib float64
+		if n, _ := fmt.Sscanf(line, "VmHWM: %f kB", &kib); n == 1 {
+			return kib / 1024, nil
+		}
+	}
+
+	return 0, fmt.Errorf("read the memory of process %d: no VmHWM in its status", pid)
 }

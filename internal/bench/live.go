@@ -104,7 +104,7 @@ func measureLive(ctx context.Context, o *Options, l *lab.Lab, p *lab.Process, ta
 		return nil, 0, err
 	}
 	defer stop()
-	before, err := used(ctx, p)
+	before, err := requests(ctx, p)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -119,14 +119,14 @@ func measureLive(ctx context.Context, o *Options, l *lab.Lab, p *lab.Process, ta
 		return nil, 0, fmt.Errorf("received %d of %d messages: %w", tap.Len(), all, err)
 	}
 
-	after, err := used(ctx, p)
+	after, err := requests(ctx, p)
 	if err != nil {
 		return nil, 0, err
 	}
 
 	latencies, err = sinceAnnounced(tap.Messages()[published:], blocks)
 
-	return latencies, after.minus(before).requests / float64(o.Blocks), err
+	return latencies, (after - before) / float64(o.Blocks), err
 }
 
 // emitEverySecond mines blocks with one event of each clone. The time between two is a second, give
@@ -217,4 +217,14 @@ func announced[E any, K comparable](ctx context.Context, url string, key func(E)
 	}
 
 	return at, func() { sub.Unsubscribe(); <-ended; client.Close() }, nil
+}
+
+// requests that a relayer has made at the chain's nodes since it started; each call of a batch counts.
+func requests(ctx context.Context, p *lab.Process) (float64, error) {
+	m, err := p.Metrics(ctx)
+	if err == nil && m["relayer_rpc_requests_total"] == nil {
+		err = fmt.Errorf("read the metrics of %s: its requests are not among them", p.ID)
+	}
+
+	return m.Sum("relayer_rpc_requests_total"), err
 }
