@@ -19,7 +19,7 @@ import (
 // parts are created from the configuration here.
 
 // NewSource returns the chain as the endpoints of RPC_URLS show it.
-func NewSource(cfg *config.Config, log *slog.Logger, reg prometheus.Registerer) (*chain.Source, error) {
+func NewSource(cfg *config.Config, log *slog.Logger, reg prometheus.Registerer) *chain.Source {
 	return chain.New(chain.Config{
 		URLs: cfg.RPCURLs, ChainID: uint64(cfg.ChainID), Finality: cfg.Finality, Confirmations: cfg.Confirmations,
 		Agreement: cfg.Agreement, Proof: cfg.Proof, PollInterval: cfg.PollInterval, Timeout: cfg.RPCTimeout,

@@ -105,11 +105,8 @@ func New(cfg *config.Config, log *slog.Logger, all *prometheus.Registry, build f
 	}
 	r.filters = NewFilters(cfg, r.followed)
 	r.condition.lastHeartbeat.Store(r.started.UnixNano())
+	r.source = NewSource(cfg, r.component("source"), reg)
 	var err error
-	if r.source, err = NewSource(cfg, r.component("source"), reg); err != nil {
-		return nil, refuse(err)
-	}
-
 	if r.commands, err = newCommands(cfg, reg); err != nil {
 		return nil, refuse(err)
 	}

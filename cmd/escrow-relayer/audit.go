@@ -237,10 +237,7 @@ func progress(w io.Writer, n int64, what string) *progressbar.ProgressBar {
 // startSource runs a source until stop is called, and returns once the chain of its endpoints is
 // known.
 func startSource(ctx context.Context, cfg *config.Config) (src *chain.Source, stop func(), err error) {
-	if src, err = relayer.NewSource(cfg, logger(cfg), prometheus.NewRegistry()); err != nil {
-		return nil, nil, err
-	}
-
+	src = relayer.NewSource(cfg, logger(cfg), prometheus.NewRegistry())
 	for _, f := range cfg.Factories {
 		if err := src.Check(ctx, f.Address); err != nil {
 			return nil, nil, err

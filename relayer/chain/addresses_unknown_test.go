@@ -72,9 +72,8 @@ func TestAddressLimitWithoutAddresses(t *testing.T) {
 
 // examineOne examines a node that lies.
 func examineOne(ctx context.Context, t *testing.T, n *testNode) Examination {
-	s, err := New(Config{URLs: []string{n.server.URL}, ChainID: 1, Finality: Latest, MaxRange: 1000,
+	s := New(Config{URLs: []string{n.server.URL}, ChainID: 1, Finality: Latest, MaxRange: 1000,
 		Registerer: prometheus.NewRegistry(), Logger: slog.New(slog.DiscardHandler)})
-	require.NoError(t, err)
 
 	return s.Examine(ctx, emitter, 1)[0]
 }
@@ -118,8 +117,7 @@ func TestExamineKeepsTheWordsOfARefusal(t *testing.T) {
 
 					return true
 				}
-				s, err := New(Config{URLs: []string{n.server.URL}, ChainID: 1, Dial: p.dial})
-				require.NoError(t, err)
+				s := New(Config{URLs: []string{n.server.URL}, ChainID: 1, Dial: p.dial})
 				t.Cleanup(s.Close)
 				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				defer cancel()

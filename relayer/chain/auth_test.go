@@ -53,10 +53,9 @@ func TestRedirectIsRefused(t *testing.T) {
 					return true
 				}
 			})
-			s, err := New(Config{URLs: []string{strings.Replace(node.server.URL, "http://", scheme+"://project:secret@", 1) +
+			s := New(Config{URLs: []string{strings.Replace(node.server.URL, "http://", scheme+"://project:secret@", 1) +
 				"/v3/0123456789abcdef"}, ChainID: 1})
-			require.NoError(t, err)
-			err = s.Check(t.Context(), emitter)
+			err := s.Check(t.Context(), emitter)
 			s.Close()
 			require.ErrorIs(t, err, ErrUnavailable)
 			require.ErrorContains(t, err, strconv.Itoa(status))

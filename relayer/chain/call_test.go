@@ -56,9 +56,8 @@ func TestCall(t *testing.T) {
 	chain := newChain(20, 1, 0)
 	first, second := startNode(t, chain), startNode(t, chain)
 	var ahead atomic.Int64
-	s, err := New(Config{URLs: []string{first.server.URL, second.server.URL}, ChainID: 1,
+	s := New(Config{URLs: []string{first.server.URL, second.server.URL}, ChainID: 1,
 		Now: func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }})
-	require.NoError(t, err)
 	t.Cleanup(s.Close)
 
 	head, err := s.Head(t.Context())
@@ -109,8 +108,7 @@ func TestCall(t *testing.T) {
 func TestCallBatch(t *testing.T) {
 	chain := newChain(20, 1, 0)
 	first, second := startNode(t, chain), startNode(t, chain)
-	s, err := New(Config{URLs: []string{first.server.URL, second.server.URL}, ChainID: 1})
-	require.NoError(t, err)
+	s := New(Config{URLs: []string{first.server.URL, second.server.URL}, ChainID: 1})
 	t.Cleanup(s.Close)
 	lie := func(n *testNode, method, fault string) {
 		n.set(func() {

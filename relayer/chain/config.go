@@ -7,17 +7,13 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
-	"net/url"
 	"runtime/debug"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/chain/endpoint"
 	"github.com/fusion-prime/escrow-relayer/relayer/chain/rpc"
-	"github.com/fusion-prime/escrow-relayer/relayer/redact"
 )
 
 // The words of the packages below that are used with a Source.
@@ -67,7 +63,7 @@ const (
 // must not turn the clock back; one that invented a head must not stop it.
 const viewHold = time.Minute
 
-// Config of a Source.
+// Config of a Source. Package config has checked what is set.
 type Config struct {
 	// URLs of the nodes, http, https, ws or wss; the first that works is used. Required.
 	URLs []string
@@ -112,13 +108,12 @@ type Config struct {
 	wait         func(context.Context, time.Duration) error // for an endpoint that is paused; in tests by Now's clock
 }
 
-// complete checks what is set, and sets the rest.
-func (c *Config) complete() error {
+// complete sets what is not set.
+func (c *Config) complete() {
 	c.Finality = cmp.Or(c.Finality, Confirmations)
 	c.Agreement = cmp.Or(c.Agreement, Available)
 	c.Proof = cmp.Or(c.Proof, ProveNear)
 	c.believeAfter = cmp.Or(c.believeAfter, believeAfter)
-	err := c.check()
 	c.PollInterval = cmp.Or(c.PollInterval, time.Second)
 	c.Timeout = cmp.Or(c.Timeout, 10*time.Second)
 	c.MaxRange = cmp.Or(c.MaxRange, 10_000)
@@ -142,46 +137,6 @@ func (c *Config) complete() error {
 	if c.wait == nil {
 		c.wait = endpoint.Wait
 	}
-
-	return err
-}
-
-func (c *Config) check() error {
-	var errs []error
-	if len(c.URLs) == 0 {
-		errs = append(errs, errors.New("no RPC URL: set RPC_URLS"))
-	}
-
-	for i, raw := range c.URLs {
-		u, err := url.Parse(strings.TrimSpace(raw))
-		if err != nil || u.Host == "" || !slices.Contains([]string{"http", "https", "ws", "wss"}, strings.ToLower(u.Scheme)) {
-			errs = append(errs, fmt.Errorf("RPC URL %d (%s) is not a URL of http, https, ws or wss: correct RPC_URLS", i,
-				redact.URL(raw)))
-		}
-	}
-
-	if c.ChainID == 0 {
-		errs = append(errs, errors.New("chain id is 0: set CHAIN_ID"))
-	}
-
-	if !slices.Contains([]string{Confirmations, Safe, Finalized, Latest}, c.Finality) {
-		errs = append(errs, fmt.Errorf("finality %q is unknown: set FINALITY to confirmations, safe, finalized or latest",
-			c.Finality))
-	}
-
-	if !slices.Contains([]string{Available, Strict}, c.Agreement) {
-		errs = append(errs, fmt.Errorf("agreement %q is unknown: set AGREEMENT to available or strict", c.Agreement))
-	}
-
-	if !slices.Contains([]string{ProveNear, ProveAll, ProveWhole, ProveNone}, c.Proof) {
-		errs = append(errs, fmt.Errorf("proof %q is unknown: set PROOF to near, all or none", c.Proof))
-	}
-
-	if c.PollInterval < 0 || c.Timeout < 0 || c.MaxRPS < 0 || c.MaxAddresses < 0 || c.MaxBytes < 0 {
-		errs = append(errs, errors.New("poll interval, timeout, requests per second, addresses per request and bytes per answer must not be negative"))
-	}
-
-	return errors.Join(errs...)
 }
 
 // tagsDecide reports whether the endpoints' tags decide what is processed.

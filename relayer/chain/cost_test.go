@@ -61,8 +61,7 @@ func (c tide) run(t *testing.T) (m measured) {
 	chain.seal()
 	cfg := Config{ChainID: 1, PollInterval: time.Second, Finality: c.finality, Confirmations: confirmations}
 	nodes := c.serve(t, chain, &cfg, before, before-2*epoch)
-	s, err := New(cfg)
-	require.NoError(t, err)
+	s := New(cfg)
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -283,8 +282,7 @@ func TestOneThatIsBehindStopsNobody(t *testing.T) {
 				chain := newChain(before+blocks, 10, 0)
 				cfg := Config{ChainID: 1, PollInterval: time.Second, Finality: Finalized}
 				nodes := tide{kind: kind, nodes: 3}.serve(t, chain, &cfg, before, before-deep)
-				s, err := New(cfg)
-				require.NoError(t, err)
+				s := New(cfg)
 				ctx, cancel := context.WithCancel(t.Context())
 				var running sync.WaitGroup
 				defer running.Wait()

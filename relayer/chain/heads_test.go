@@ -62,8 +62,7 @@ func TestFinality(t *testing.T) {
 	})
 	s := start(t, Config{URLs: []string{node.server.URL}, ChainID: 1, Confirmations: 12})
 	require.EqualValues(t, 300-deepBlocks, await(t, s, func(v View) bool { return v.Head == 300 }).Final)
-	s, err := New(Config{URLs: []string{node.server.URL}, ChainID: 1, Finality: Safe})
-	require.NoError(t, err)
+	s = New(Config{URLs: []string{node.server.URL}, ChainID: 1, Finality: Safe})
 	t.Cleanup(s.Close)
 	s.poll(t.Context(), s.nodes[0])
 	s.poll(t.Context(), s.nodes[0])
@@ -308,9 +307,8 @@ func TestStop(t *testing.T) {
 	node := startNode(t, chain)
 	node.finalized = 50
 	for i := range 20 {
-		s, err := New(Config{URLs: []string{node.ws(), node.server.URL}, ChainID: 1, Finality: Latest, MaxRange: 3,
+		s := New(Config{URLs: []string{node.ws(), node.server.URL}, ChainID: 1, Finality: Latest, MaxRange: 3,
 			PollInterval: time.Millisecond, Logger: slog.New(slog.DiscardHandler)})
-		require.NoError(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- s.Run(ctx) }()
@@ -349,11 +347,10 @@ func TestHealthNamesTheMissingTag(t *testing.T) {
 
 		return nil, nil
 	}
-	s, err := New(Config{URLs: []string{n.server.URL}, ChainID: 1, Finality: Finalized})
-	require.NoError(t, err)
+	s := New(Config{URLs: []string{n.server.URL}, ChainID: 1, Finality: Finalized})
 	t.Cleanup(s.Close)
 	s.poll(t.Context(), s.nodes[0])
-	_, err = s.nodes[0].Header(t.Context(), 1)
+	_, err := s.nodes[0].Header(t.Context(), 1)
 	require.NoError(t, err)
 	require.True(t, s.Endpoints()[0].Up)
 	require.ErrorContains(t, s.Health(), "the head of the chain is not known yet")

@@ -37,9 +37,8 @@ func TestLargeBlocks(t *testing.T) {
 			}
 
 			server := httptest.NewServer(chain)
-			s, err := New(Config{URLs: []string{server.URL}, ChainID: 1, Finality: Latest,
+			s := New(Config{URLs: []string{server.URL}, ChainID: 1, Finality: Latest,
 				Timeout: time.Minute})
-			require.NoError(t, err)
 			ctx, cancel := context.WithCancel(t.Context())
 			done := make(chan error)
 			go func() { done <- s.Run(ctx) }()

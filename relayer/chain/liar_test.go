@@ -91,8 +91,7 @@ func (p *publisher) takeOver(by *Source, stop func()) {
 
 func (p *publisher) source() (s *Source, stop func()) {
 	p.cfg.Registerer = prometheus.NewRegistry()
-	s, err := New(p.cfg)
-	require.NoError(p.t, err)
+	s = New(p.cfg)
 	s.Demand([]string{"headers hash", "receipts prove", "transactions prove"})
 	ctx, cancel := context.WithCancel(p.t.Context())
 	done := make(chan error, 1)

@@ -18,8 +18,7 @@ import (
 func TestHeadersBelowAGapAreNotTakenForAncestors(t *testing.T) {
 	sim := testchain.NewSim(t, testchain.Options{})
 	require.NoError(t, sim.Mine(t.Context(), 17))
-	s, err := New(Config{URLs: []string{sim.HTTP()}, ChainID: sim.ChainID().Uint64(), Confirmations: 3})
-	require.NoError(t, err)
+	s := New(Config{URLs: []string{sim.HTTP()}, ChainID: sim.ChainID().Uint64(), Confirmations: 3})
 	t.Cleanup(s.Close)
 	n := s.nodes[0]
 	head := func() Header {

@@ -32,8 +32,7 @@ func start(t *testing.T, cfg Config) *Source {
 		cfg.Logger = slog.New(slog.NewTextHandler(t.Output(), nil))
 	}
 
-	s, err := New(cfg)
-	require.NoError(t, err)
+	s := New(cfg)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- s.Run(ctx) }()

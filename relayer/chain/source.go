@@ -56,13 +56,10 @@ type Source struct {
 	news    chan struct{} // holds a token after a new fault of an endpoint, and a new law of the chain
 }
 
-// New checks the configuration and starts nothing.
-func New(cfg Config) (*Source, error) {
+// New starts nothing.
+func New(cfg Config) *Source {
 	cfg.URLs = slices.Clone(cfg.URLs)
-	if err := cfg.complete(); err != nil {
-		return nil, err
-	}
-
+	cfg.complete()
 	s := &Source{cfg: &cfg, secrets: redact.New(cfg.URLs...), news: make(chan struct{}, 1),
 		large: make(chan struct{}, 1)}
 	names := endpointNames(cfg.URLs)
@@ -86,7 +83,7 @@ func New(cfg Config) (*Source, error) {
 	s.reader = &reader{pool: s.pool, outlook: s.outlook, ring: ring, memo: newMemo(), laws: s.laws, proof: cfg.Proof,
 		headers: make(chan struct{}, 1)}
 
-	return s, nil
+	return s
 }
 
 func (s *Source) nodeConfig(name, url string) endpoint.Config {

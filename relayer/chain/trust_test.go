@@ -212,8 +212,7 @@ func TestExamineWhatIsProved(t *testing.T) {
 			n.Inject(f)
 		}
 
-		s, err := New(Config{URLs: []string{n.HTTP()}, ChainID: 1337, Registerer: prometheus.NewRegistry()})
-		require.NoError(t, err)
+		s := New(Config{URLs: []string{n.HTTP()}, ChainID: 1337, Registerer: prometheus.NewRegistry()})
 		t.Cleanup(s.Close)
 		x := s.Examine(t.Context(), d.Factory, d.Block)[0]
 		require.NoError(t, x.Err)

@@ -28,8 +28,7 @@ func openSourceAt(t *testing.T, now func() time.Time, urls ...string) *chain.Sou
 func openSourceWith(t *testing.T, cfg chain.Config) *chain.Source {
 	cfg.ChainID, cfg.Confirmations, cfg.PollInterval = chainID, confirmations, 50*time.Millisecond
 	cfg.Logger = slog.New(slog.NewTextHandler(t.Output(), nil))
-	s, err := chain.New(cfg)
-	require.NoError(t, err)
+	s := chain.New(cfg)
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(func() { require.NoError(t, s.Run(ctx)) })

@@ -106,9 +106,6 @@ func (n *Node) Tags(final, safe rpc.Header) {
 // Has reports whether the node may have a block: by its head, and unless it has shown that it threw it away.
 func (n *Node) Has(block uint64) bool { return n.Claim().Head.Number >= block && !n.Lost(block) }
 
-// Span is how many blocks the node is asked for at once, where such logs are wanted.
-func (n *Node) Span(f *Filter) uint64 { return uint64(n.span.of(f).allowed()) }
-
 // Status of the node.
 func (n *Node) Status() Status {
 	st := n.status()

@@ -45,6 +45,9 @@ func newSpan(most uint64, now func() time.Time) *span {
 	return &span{most: float64(most), now: now, kinds: map[kind]*limit{}}
 }
 
+// Span is how many blocks the node is asked for at once, where such logs are wanted.
+func (n *Node) Span(f *Filter) uint64 { return uint64(n.span.of(f).allowed()) }
+
 // of is the limit of the logs that a filter wants.
 func (s *span) of(f *Filter) *limit {
 	var k kind

@@ -114,11 +114,10 @@ func newWorldWithout(t *testing.T, node testchain.Node) *world {
 // follow reads the chain from an endpoint.
 func (w *world) follow(urls ...string) *chain.Source {
 	w.t.Helper()
-	s, err := chain.New(chain.Config{
+	s := chain.New(chain.Config{
 		URLs: urls, ChainID: w.node.ChainID().Uint64(), Finality: chain.Confirmations,
 		Confirmations: confirmations, PollInterval: 20 * time.Millisecond,
 	})
-	require.NoError(w.t, err)
 	w.run(func(ctx context.Context) error { return s.Run(ctx) })
 
 	return s
