@@ -3,7 +3,6 @@ package relayer
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -23,6 +22,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/outbox"
 	"github.com/fusion-prime/escrow-relayer/relayer/publish"
 	"github.com/fusion-prime/escrow-relayer/relayer/publish/pubsub"
+	"github.com/fusion-prime/escrow-relayer/relayer/start"
 )
 
 // commands receives commands, acts on them, and answers. A part that is not configured is nil and
@@ -87,15 +87,12 @@ func newCommands(cfg *config.Config, reg prometheus.Registerer) (c *commands, er
 	return c, nil
 }
 
-// errKeys means that a key of SENDERS_FILE does not sign.
-var errKeys = errors.New("SENDERS_FILE")
-
 // openKeys opens the signers of the accounts.
 func (r *Relayer) openKeys(ctx context.Context) error {
 	for _, a := range r.commands.accounts {
 		signer, err := openSigner(ctx, a)
 		if err != nil {
-			return fmt.Errorf("%w: %w", errKeys, err)
+			return fmt.Errorf("%w: %w", start.ErrKeys, err)
 		}
 
 		r.commands.signers = append(r.commands.signers, signer)

@@ -115,7 +115,7 @@ func TestFinalityLimitIsTold(t *testing.T) {
 	r, reg := fresh(t)
 	require.Equal(t, fleet.LimitHead.Behind, r.cfg.FinalityLimit, "an instance that tells none is judged by the default")
 	require.InDelta(t, r.cfg.FinalityLimit.Seconds(), values(t, reg)["relayer_finality_limit_seconds"], 0)
-	require.Equal(t, r.cfg.FinalityLimit.String(), settings(r.cfg).Other["FINALITY_LIMIT"])
+	require.Equal(t, r.cfg.FinalityLimit.String(), r.cfg.Agreed().Other["FINALITY_LIMIT"])
 }
 
 // The findings of the database are told with their moment, each kind from the start.

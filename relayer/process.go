@@ -16,6 +16,7 @@ import (
 
 	"github.com/fusion-prime/escrow-relayer/relayer/config"
 	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
+	"github.com/fusion-prime/escrow-relayer/relayer/start"
 	"github.com/fusion-prime/escrow-relayer/relayer/web"
 )
 
@@ -71,7 +72,7 @@ func NewProcess(chains []*config.Config, log *slog.Logger, build fleet.Build) (*
 		Log: log.With(slog.String("instance", common.InstanceID), slog.String("component", "web")),
 	})
 	if err != nil {
-		return nil, refuse(err)
+		return nil, start.Refuse(err)
 	}
 
 	p.front = front

@@ -39,6 +39,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/publish"
 	"github.com/fusion-prime/escrow-relayer/relayer/publish/pubsub"
 	"github.com/fusion-prime/escrow-relayer/relayer/redact"
+	"github.com/fusion-prime/escrow-relayer/relayer/start"
 	"github.com/fusion-prime/escrow-relayer/relayer/trace"
 	"github.com/fusion-prime/escrow-relayer/relayer/verify"
 	"github.com/fusion-prime/escrow-relayer/relayer/watch"
@@ -57,7 +58,6 @@ type Relayer struct {
 	gatherer prometheus.Gatherer
 	build    fleet.Build
 	started  time.Time
-	trial    bool // nothing is kept
 	source   *chain.Source
 	followed *registry.Followed // the factories
 	filters  *watch.Filters
@@ -91,7 +91,7 @@ var ErrOutage = errors.New("the database was out of reach for too long")
 
 // ErrRefused wraps an error beyond retrying: the configuration does not fit the chain, the
 // database, or Pub/Sub.
-var ErrRefused = errors.New("refused to start")
+var ErrRefused = start.ErrRefused
 
 // New creates an instance and starts nothing. The registry gets its metrics, each with the labels
 // chain_id and fleet.
@@ -108,7 +108,7 @@ func New(cfg *config.Config, log *slog.Logger, all *prometheus.Registry, build f
 	r.source = NewSource(cfg, r.component("source"), reg)
 	var err error
 	if r.commands, err = newCommands(cfg, reg); err != nil {
-		return nil, refuse(err)
+		return nil, start.Refuse(err)
 	}
 
 	r.gauges = newGauges(reg, r, build) // last: a scrape asks r for everything
@@ -127,7 +127,7 @@ func (r *Relayer) component(name string) *slog.Logger {
 func (r *Relayer) Run(ctx context.Context, front *web.Front) (err error) {
 	r.front = front
 	if r.db, err = database.Open(ctx, r.cfg); err != nil {
-		return refuse(err)
+		return start.Refuse(err)
 	}
 
 	defer r.db.Close()
@@ -135,14 +135,14 @@ func (r *Relayer) Run(ctx context.Context, front *web.Front) (err error) {
 		"service.version": r.build.Version, "service.instance.id": r.cfg.InstanceID,
 		"relayer.chain_id": strconv.FormatInt(r.cfg.ChainID, 10),
 	}); err != nil {
-		return refuse(err)
+		return start.Refuse(err)
 	}
 
 	defer r.tracing.Stop(context.WithoutCancel(ctx)) // after all that makes spans
 	r.assemble()
 	defer r.commands.close()
 	if err := r.commands.open(ctx, r); err != nil {
-		return refuse(err)
+		return start.Refuse(err)
 	}
 
 	reader := &fleet.Reader{DB: r.db.Pool, ChainID: r.cfg.ChainID}
@@ -153,7 +153,7 @@ func (r *Relayer) Run(ctx context.Context, front *web.Front) (err error) {
 		Several: front.Several(), Admits: front.Admits,
 	})
 	if err != nil {
-		return refuse(err)
+		return start.Refuse(err)
 	}
 
 	front.Mount(server)
@@ -204,7 +204,9 @@ func (r *Relayer) watchConfig(component string, commits *lastError) watch.Config
 // startAndServe runs the checks of the start and then serves tenures, until ctx ends (nil). The
 // goroutines it starts in g outlive the tenures, and end with outer.
 func (r *Relayer) startAndServe(ctx, outer context.Context, g *errgroup.Group) error {
-	if err := r.start(ctx); err != nil {
+	if err := r.checks().Run(ctx); err != nil {
+		self := r.Instance()
+		_ = r.report(ctx, &self) // so that status knows why; the process may end before the next report
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -228,6 +230,12 @@ func (r *Relayer) startAndServe(ctx, outer context.Context, g *errgroup.Group) e
 	return r.tenures(ctx)
 }
 
+// checks are those of the start.
+func (r *Relayer) checks() *start.Checks {
+	return &start.Checks{Config: r.cfg, DB: r.db, Source: r.source, Followed: r.followed, Ledger: r.ledger,
+		Blame: r.blame, Keys: r.openKeys, Failed: r.condition.lastLoss.set, Log: r.log}
+}
+
 // tenures serves one tenure after another, until ctx ends (nil) or an error forbids the next one.
 func (r *Relayer) tenures(ctx context.Context) error {
 	delays := backoff.NewExponentialBackOff()
@@ -241,7 +249,7 @@ func (r *Relayer) tenures(ctx context.Context) error {
 		case ctx.Err() != nil:
 			return r.stopped(ctx, err)
 		case errors.Is(err, election.ErrTaken), errors.Is(err, partition.ErrDisagree):
-			return refuse(err)
+			return start.Refuse(err)
 		case limit.left() <= 0:
 			if before := r.condition.lastLoss.get(); before != nil && errors.Is(err, context.Canceled) {
 				err = before // the limit ended the attempt, which proves nothing about the database

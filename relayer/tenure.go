@@ -268,7 +268,7 @@ func (t *tenure) assemble() (err error) {
 	cfg := t.cfg
 	t.ledger.Renew()
 	t.publisher, err = publish.New(publish.Config{
-		DB: t.db.Pool, ChainID: cfg.ChainID, Owner: cfg.InstanceID, Sender: t.pubsub, Topics: t.topics(),
+		DB: t.db.Pool, ChainID: cfg.ChainID, Owner: cfg.InstanceID, Sender: t.pubsub, Topics: cfg.Topics(),
 		OtherNames: cfg.Other, BySlot: cfg.OrderingKey == "slot", CloudEvents: cfg.CloudEvents, Valid: t.session.Valid,
 		Memory: t.session.Memory(), Handover: &t.handover,
 		Log: t.component("publisher"), Metrics: t.metrics.publish, Tracer: t.tracing.Tracer(),
@@ -281,7 +281,7 @@ func (t *tenure) assemble() (err error) {
 		DB: t.db.Pool, ChainID: cfg.ChainID, InstanceID: cfg.InstanceID,
 		LockKey: t.session.Key(), Partition: cfg.Partition, Auto: cfg.Auto,
 		StartBlock: cfg.StartBlock, AdoptAfter: cfg.AdoptAfter, StallAfter: cfg.ResignAfter,
-		Version: t.build.Version, Settings: settings(cfg), NewProcess: !t.handover.Known(t.session.Memory()),
+		Version: t.build.Version, Settings: cfg.Agreed(), NewProcess: !t.handover.Known(t.session.Memory()),
 		Able: t.able, EndDead: t.endDead, Stepped: t.stepped,
 		Quiesce: t.quiesce, Resume: t.publisher.Resume, Log: t.component("partition"),
 	})

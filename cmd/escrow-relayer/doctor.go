@@ -15,6 +15,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer"
 	"github.com/fusion-prime/escrow-relayer/relayer/config"
 	"github.com/fusion-prime/escrow-relayer/relayer/redact"
+	"github.com/fusion-prime/escrow-relayer/relayer/start"
 )
 
 // doctorLimit bounds an examination. Database, topics and endpoints are examined concurrently, so
@@ -103,12 +104,13 @@ func (d *doctor) examine(ctx context.Context) {
 
 			return a
 		}}))
-	if d.trial, err = relayer.NewTrial(ctx, d.cfg, log, built()); err != nil {
+	var end func()
+	if d.start, end, err = relayer.NewTrial(ctx, d.cfg, log, built()); err != nil {
 		d.judge("files", "", err)
 		return
 	}
 
-	defer d.trial.Close()
+	defer end()
 	database, topics, chain, files := d.part("database"), d.part("topics"), d.part("chain"), d.part("files")
 	var wg sync.WaitGroup
 	wg.Go(func() { database.database(ctx) })
@@ -125,12 +127,12 @@ func (d *doctor) examine(ctx context.Context) {
 
 // part returns a doctor for one thing; add merges its findings into those of d.
 func (d *doctor) part(of string) *doctor {
-	return &doctor{cfg: d.cfg, secrets: d.secrets, trial: d.trial, of: of}
+	return &doctor{cfg: d.cfg, secrets: d.secrets, start: d.start, of: of}
 }
 
 // steps does these steps of the start, and reports each. It returns whether all of them hold.
 func (d *doctor) steps(ctx context.Context, names ...string) bool {
-	return d.trial.Do(ctx, d.judge, names...)
+	return d.start.Try(ctx, d.judge, names...)
 }
 
 func (d *doctor) add(parts ...*doctor) {
@@ -162,7 +164,7 @@ type finding struct {
 type doctor struct {
 	cfg     *config.Config
 	secrets *redact.Secrets
-	trial   *relayer.Trial
+	start   *start.Checks
 	of      string // what it examines, as in finding.Of
 
 	Chain    int64     `json:"chain"`

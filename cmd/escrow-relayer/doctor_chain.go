@@ -29,7 +29,7 @@ const (
 // chain does the step of the start, and examines every endpoint.
 func (d *doctor) chain(ctx context.Context) {
 	d.steps(ctx, "chain")
-	list := d.trial.Source.Examine(ctx, d.cfg.Factories[0].Address, uint64(max(d.cfg.StartBlock, 0)))
+	list := d.start.Source.Examine(ctx, d.cfg.Factories[0].Address, uint64(max(d.cfg.StartBlock, 0)))
 	best := slices.MaxFunc(list, func(a, b chain.Examination) int { return int(int64(a.Head) - int64(b.Head)) })
 	usable, announces := 0, false
 	for i := range list {

@@ -23,7 +23,7 @@ const (
 
 // database does the steps of the start, and examines what else an instance needs of the database.
 func (d *doctor) database(ctx context.Context) {
-	db := d.trial.DB
+	db := d.start.DB
 	if !d.steps(ctx, "database") {
 		return
 	}

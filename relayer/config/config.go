@@ -14,6 +14,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/partition"
 	"github.com/fusion-prime/escrow-relayer/registry"
 	"github.com/fusion-prime/escrow-relayer/relayer/contract"
+	"github.com/fusion-prime/escrow-relayer/relayer/publish/pubsub"
 	"github.com/fusion-prime/escrow-relayer/relayer/redact"
 )
 
@@ -120,6 +121,11 @@ var DefaultEvents = []string{contract.Deployed, contract.Approved, contract.Rele
 // Publishes reports whether events of a name are published.
 func (c *Config) Publishes(name string) bool {
 	return slices.Contains(DefaultEvents, name) || c.Other[name]
+}
+
+// Topics are where messages and answers go.
+func (c *Config) Topics() pubsub.Topics {
+	return pubsub.Topics{Default: c.Topic, Other: c.OtherTopic, Retractions: c.RetractionsTopic, Replies: c.RepliesTopic}
 }
 
 // Problem is one mistake: the variable, or its path in the configuration file as

@@ -1,4 +1,4 @@
-package relayer
+package config
 
 import (
 	"crypto/sha256"
@@ -9,12 +9,11 @@ import (
 	"strings"
 
 	"github.com/fusion-prime/escrow-relayer/partition"
-	"github.com/fusion-prime/escrow-relayer/relayer/config"
 )
 
-// settings are what the instances of a fleet must agree on. They contain no secret: every reader of
-// the database sees them.
-func settings(c *config.Config) partition.Settings {
+// Agreed are the settings that the instances of a fleet must agree on. They contain no secret: every reader of the
+// database sees them.
+func (c *Config) Agreed() partition.Settings {
 	events := slices.Sorted(slices.Values(c.EventNames))
 
 	return partition.Settings{
@@ -35,7 +34,7 @@ func settings(c *config.Config) partition.Settings {
 }
 
 // finality is FINALITY, with CONFIRMATIONS if they are used.
-func finality(c *config.Config) string {
+func finality(c *Config) string {
 	text := fmt.Sprint(c.Finality)
 	if text == "confirmations" {
 		text += " " + strconv.FormatUint(c.Confirmations, 10)
@@ -45,7 +44,7 @@ func finality(c *config.Config) string {
 }
 
 // abiDigest represents the events that the ABIs define, in any order.
-func abiDigest(c *config.Config) string {
+func abiDigest(c *Config) string {
 	definitions := slices.Sorted(slices.Values(c.ABI.Definitions()))
 	sum := sha256.Sum256([]byte(strings.Join(definitions, "\n")))
 

@@ -1,4 +1,4 @@
-package relayer
+package start
 
 import (
 	"cmp"
@@ -14,8 +14,8 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/chain"
 )
 
-// startReader is the part of the chain that the start reads.
-type startReader interface {
+// reader is the part of the chain that the start reads.
+type reader interface {
 	// Head returns the newest block of any endpoint.
 	Head(ctx context.Context) (chain.Header, error)
 	// Code returns the code at an address as of a block, or chain.ErrNoHistory.
@@ -29,7 +29,7 @@ var errStartBlock = errors.New("START_BLOCK")
 // checkStart verifies a START_BLOCK before it is stored: from then on the stored one is used. It
 // returns errStartBlock if the block is above the head or, unless allowLate, above the factory's
 // deployment. unchecked describes what could not be checked; "" if everything was.
-func checkStart(ctx context.Context, c startReader, factory common.Address, start uint64,
+func checkStart(ctx context.Context, c reader, factory common.Address, start uint64,
 	allowLate bool) (unchecked string, err error) {
 	head, err := c.Head(ctx)
 	if err != nil {
@@ -76,7 +76,7 @@ func checkStart(ctx context.Context, c startReader, factory common.Address, star
 const codeTries = 3
 
 // codeBefore returns the code of the factory before the first block.
-func codeBefore(ctx context.Context, c startReader, factory common.Address, start uint64) (code []byte, err error) {
+func codeBefore(ctx context.Context, c reader, factory common.Address, start uint64) (code []byte, err error) {
 	for range codeTries {
 		code, err = c.Code(ctx, factory, start-1)
 		if _, said := errors.AsType[*chain.NodeError](err); err == nil || said || errors.Is(err, chain.ErrNoHistory) {
@@ -90,7 +90,7 @@ func codeBefore(ctx context.Context, c startReader, factory common.Address, star
 // deployment finds the first block in which the factory had code, by bisection between 0 and high,
 // in which it has. If the endpoints have discarded older state the result is inexact: the
 // deployment may be in an earlier block.
-func deployment(ctx context.Context, c startReader, factory common.Address, high uint64) (block uint64,
+func deployment(ctx context.Context, c reader, factory common.Address, high uint64) (block uint64,
 	exact bool, err error) {
 	low := uint64(0) // below it there is no code, or the state is unknown
 	exact = true
@@ -114,27 +114,27 @@ func deployment(ctx context.Context, c startReader, factory common.Address, high
 
 // prepareChain makes the database follow the factories of FACTORY_ADDRESS. The start block of one that it does not
 // follow yet is checked first; of the others the database's counts.
-func (r *Relayer) prepareChain(ctx context.Context) error {
-	migrated := !r.trial || r.checkSchema(ctx) == nil // a trial does not migrate
-	known, err := registry.Factories(ctx, r.db.Pool, r.cfg.ChainID)
+func (c *Checks) prepareChain(ctx context.Context) error {
+	migrated := !c.Trial || c.checkSchema(ctx) == nil // a trial does not migrate
+	known, err := registry.Factories(ctx, c.DB.Pool, c.Config.ChainID)
 	if err != nil && migrated {
 		return err
 	}
 
-	for _, f := range r.cfg.Factories {
+	for _, f := range c.Config.Factories {
 		at := slices.IndexFunc(known, func(k registry.Factory) bool { return k.Address == f.Address })
 		if at >= 0 {
-			r.compareStart(ctx, f, known[at])
+			c.compareStart(ctx, f, known[at])
 			continue
 		}
 
-		unchecked, err := checkStart(ctx, r.source, f.Address, uint64(f.Start), r.cfg.AllowLateStart)
+		unchecked, err := checkStart(ctx, c.Source, f.Address, uint64(f.Start), c.Config.AllowLateStart)
 		if err != nil {
 			return err
 		}
 
 		if unchecked != "" {
-			r.log.WarnContext(ctx, "start block not checked", slog.Int64("block", f.Start), slog.String("reason", unchecked))
+			c.Log.WarnContext(ctx, "start block not checked", slog.Int64("block", f.Start), slog.String("reason", unchecked))
 		}
 	}
 
@@ -142,52 +142,52 @@ func (r *Relayer) prepareChain(ctx context.Context) error {
 		return nil
 	}
 
-	left, err := r.prepareFactories(ctx)
+	left, err := c.prepareFactories(ctx)
 	if err != nil {
 		return err
 	}
 
 	if len(left) > 0 {
-		r.log.WarnContext(ctx, "this database follows factories that FACTORY_ADDRESS leaves out: they are followed on; name them, "+
+		c.Log.WarnContext(ctx, "this database follows factories that FACTORY_ADDRESS leaves out: they are followed on; name them, "+
 			"or retire them with `escrow-relayer factory retire`", slog.Any("factories", left))
 	}
 
-	if r.trial {
+	if c.Trial {
 		return nil
 	}
 
-	return r.ledger.Follow(ctx, r.followed)
+	return c.Ledger.Follow(ctx, c.Followed)
 }
 
 // prepareFactories makes the database follow those of FACTORY_ADDRESS; a trial takes that back.
-func (r *Relayer) prepareFactories(ctx context.Context) (left []common.Address, err error) {
-	if !r.trial {
-		return registry.Prepare(ctx, r.db.Pool, r.cfg.ChainID, r.cfg.Factories)
+func (c *Checks) prepareFactories(ctx context.Context) (left []common.Address, err error) {
+	if !c.Trial {
+		return registry.Prepare(ctx, c.DB.Pool, c.Config.ChainID, c.Config.Factories)
 	}
 
-	tx, err := r.db.Pool.Begin(ctx)
+	tx, err := c.DB.Pool.Begin(ctx)
 	if err != nil {
 		return nil, err
 	}
 
 	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
 
-	return registry.Prepare(ctx, tx, r.cfg.ChainID, r.cfg.Factories)
+	return registry.Prepare(ctx, tx, c.Config.ChainID, c.Config.Factories)
 }
 
 // compareStart logs what a start block differs in from the stored one, and that a factory is retired.
-func (r *Relayer) compareStart(ctx context.Context, given, known registry.Factory) {
+func (c *Checks) compareStart(ctx context.Context, given, known registry.Factory) {
 	blocks := []any{slog.String("factory", known.Address.Hex()), slog.Int64("database", known.Start),
 		slog.Int64("variable", given.Start)}
 	switch {
 	case known.Retired > 0:
-		r.log.WarnContext(ctx, "a factory of FACTORY_ADDRESS is retired: its escrows are followed to their end, and no new ones",
+		c.Log.WarnContext(ctx, "a factory of FACTORY_ADDRESS is retired: its escrows are followed to their end, and no new ones",
 			slog.String("factory", known.Address.Hex()), slog.Int64("from_block", known.Retired))
 	case known.Start < given.Start:
-		r.log.InfoContext(ctx,
+		c.Log.InfoContext(ctx,
 			"this database reads a factory from an earlier block than START_BLOCK says; the database's counts", blocks...)
 	case known.Start > given.Start:
-		r.log.WarnContext(ctx, "this database reads a factory from a later block than START_BLOCK says; the database's counts, "+
+		c.Log.WarnContext(ctx, "this database reads a factory from a later block than START_BLOCK says; the database's counts, "+
 			"and what lies between was never read: `escrow-relayer rewind` reads it", blocks...)
 	}
 }

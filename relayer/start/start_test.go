@@ -1,4 +1,4 @@
-package relayer
+package start
 
 import (
 	"cmp"
@@ -14,17 +14,17 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/fusion-prime/escrow-relayer/internal/faults"
+	"github.com/fusion-prime/escrow-relayer/internal/port"
 	"github.com/fusion-prime/escrow-relayer/internal/testchain"
 	"github.com/fusion-prime/escrow-relayer/internal/testpg"
 	"github.com/fusion-prime/escrow-relayer/relayer/chain"
 	"github.com/fusion-prime/escrow-relayer/relayer/config"
 	"github.com/fusion-prime/escrow-relayer/relayer/database"
-	"github.com/fusion-prime/escrow-relayer/relayer/redact"
 )
 
 // history is a chain whose endpoints keep no state below a block.
 type history struct {
-	startReader
+	reader
 	oldest uint64
 	asked  int
 	says   error // of older state; nil: that there is none
@@ -36,7 +36,7 @@ func (h *history) Code(ctx context.Context, a common.Address, block uint64) ([]b
 		return nil, cmp.Or(h.says, fmt.Errorf("%w: missing trie node", chain.ErrNoHistory))
 	}
 
-	return h.startReader.Code(ctx, a, block)
+	return h.reader.Code(ctx, a, block)
 }
 
 // A START_BLOCK is held against a real chain, on which the factory was deployed somewhere in the middle.
@@ -95,7 +95,7 @@ func TestCheckStart(t *testing.T) {
 			refused: fmt.Sprintf("was in block %d: ", deployed)},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h := &history{startReader: src, oldest: c.oldest, says: c.says}
+			h := &history{reader: src, oldest: c.oldest, says: c.says}
 			unchecked, err := checkStart(t.Context(), h, contracts.Factory, c.start, c.allow)
 			require.LessOrEqual(t, h.asked, 40)
 			require.Equal(t, c.unchecked, unchecked != "")
@@ -110,8 +110,8 @@ func TestCheckStart(t *testing.T) {
 	}
 }
 
-// starting is a relayer that has its database, and nothing else yet.
-func starting(t *testing.T, url string) *Relayer {
+// starting has a database, and nothing else yet.
+func starting(t *testing.T, url string) *Checks {
 	t.Helper()
 	cfg := &config.Config{DatabaseURL: url, SessionDatabaseURL: url, InstanceID: "r0", DBMaxConns: 2,
 		MigrateOnStart: true, DBOutageLimit: time.Minute}
@@ -119,7 +119,19 @@ func starting(t *testing.T, url string) *Relayer {
 	require.NoError(t, err)
 	t.Cleanup(db.Close)
 
-	return &Relayer{cfg: cfg, db: db, secrets: redact.New(), log: slog.New(slog.DiscardHandler)}
+	return &Checks{Config: cfg, DB: db, Failed: func(error) {}, Log: slog.New(slog.DiscardHandler)}
+}
+
+// A start waits for a database for DB_OUTAGE_LIMIT, and says what was out of reach.
+func TestAStartWaitsForTheDatabase(t *testing.T) {
+	t.Parallel()
+	closed, err := port.Reserve()
+	require.NoError(t, err)
+	defer closed.Close()
+	c := starting(t, "postgres://nobody@"+closed.Addr()+"/relayer?sslmode=disable")
+	c.Config.DBOutageLimit = time.Second
+	err = c.retry(t.Context(), step{"database", "the database", time.Minute, c.checkDatabase, ""})
+	require.ErrorContains(t, err, "DB_OUTAGE_LIMIT=1s: nothing accepts connections at")
 }
 
 // A migration that takes longer than any other step may is waited for, rather than cut off and begun anew for ever.
@@ -135,17 +147,17 @@ func TestAMigrationMayTakeLong(t *testing.T) {
 	require.NoError(t, err)
 	_, err = conn.Exec(t.Context(), `begin; lock table hold in access exclusive mode`)
 	require.NoError(t, err)
-	r := starting(t, url)
+	c := starting(t, url)
 
 	// A step that may take no longer than this attempt never gets through.
-	brief := startStep{"schema", "the database", 500 * time.Millisecond, r.prepareSchema, ""}
+	brief := step{"schema", "the database", 500 * time.Millisecond, c.prepareSchema, ""}
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
-	require.Error(t, r.retry(ctx, brief))
+	require.Error(t, c.retry(ctx, brief))
 
 	done := make(chan error, 1)
 	go func() {
-		done <- r.retry(t.Context(), startStep{"schema", "the database", migrateTimeout, r.prepareSchema, ""})
+		done <- c.retry(t.Context(), step{"schema", "the database", migrateTimeout, c.prepareSchema, ""})
 	}()
 	pool := testpg.Open(t, url)
 	require.Eventually(t, func() bool {
@@ -169,14 +181,14 @@ func TestASchemaThatIsThereTakesNoLongerThanOtherSteps(t *testing.T) {
 	proxy, url, err := faults.ProxyURL(testpg.New(t))
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, proxy.Close()) })
-	r := starting(t, url)
-	require.NoError(t, r.prepareSchema(t.Context()))
+	c := starting(t, url)
+	require.NoError(t, c.prepareSchema(t.Context()))
 
 	trap := proxy.Trap("escrow_relayer_versions")
 	defer trap.Release()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	require.ErrorIs(t, r.prepareSchema(ctx), context.DeadlineExceeded)
+	require.ErrorIs(t, c.prepareSchema(ctx), context.DeadlineExceeded)
 	require.NoError(t, ctx.Err(), "it ended by itself")
 	<-trap.Caught()
 }

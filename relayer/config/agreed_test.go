@@ -1,4 +1,4 @@
-package relayer
+package config
 
 import (
 	"strings"
@@ -6,7 +6,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/fusion-prime/escrow-relayer/relayer/config"
 	"github.com/fusion-prime/escrow-relayer/relayer/contract"
 )
 
@@ -18,7 +17,7 @@ func TestSettingsTellABIsApart(t *testing.T) {
 	of := func(events ...string) string {
 		abi, err := contract.New("", "["+strings.Join(events, ",")+"]")
 		require.NoError(t, err)
-		return settings(&config.Config{ABI: abi}).Stream["FACTORY_ABI and ESCROW_ABI"]
+		return (&Config{ABI: abi}).Agreed().Stream["FACTORY_ABI and ESCROW_ABI"]
 	}
 	require.Equal(t, of(approved, refunded), of(refunded, approved))
 	for what, other := range map[string]string{
