@@ -10,6 +10,7 @@ import (
 
 	"github.com/fusion-prime/escrow-relayer/relayer/database"
 	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
+	"github.com/fusion-prime/escrow-relayer/relayer/metrics"
 )
 
 var (
@@ -99,6 +100,12 @@ func (r *Relayer) Instance() fleet.Self {
 	return i
 }
 
+// own is what a scrape shows.
+func (r *Relayer) own() metrics.Own {
+	return metrics.Own{Instance: r.Instance(), Joined: r.condition.tenure.Load() != nil,
+		LastHeartbeat: time.Unix(0, r.condition.lastHeartbeat.Load())}
+}
+
 func (s *since) of(err error, now time.Time) time.Time {
 	if err == nil {
 		s.at.Store(0)
@@ -107,7 +114,7 @@ func (s *since) of(err error, now time.Time) time.Time {
 
 	s.at.CompareAndSwap(0, now.UnixNano())
 
-	return moment(s.at.Load())
+	return time.Unix(0, s.at.Load())
 }
 
 func (r *Relayer) instance() (fleet.Self, *tenure) {

@@ -146,12 +146,10 @@ func (p *Process) follow(ctx context.Context, cfg *config.Config, r *Relayer) er
 		p.front.Ended(cfg.ChainID, err)
 		p.logOf(cfg).ErrorContext(ctx, "this chain's relayer has ended, and is started again; the other chains go on",
 			slog.Any("err", err), slog.Duration("after", pause))
-		timer := time.NewTimer(pause)
 		select {
 		case <-ctx.Done():
-			timer.Stop()
 			return nil
-		case <-timer.C:
+		case <-time.After(pause):
 		}
 	}
 }

@@ -36,6 +36,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/database"
 	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
 	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
+	"github.com/fusion-prime/escrow-relayer/relayer/metrics"
 	"github.com/fusion-prime/escrow-relayer/relayer/publish"
 	"github.com/fusion-prime/escrow-relayer/relayer/publish/pubsub"
 	"github.com/fusion-prime/escrow-relayer/relayer/redact"
@@ -61,9 +62,9 @@ type Relayer struct {
 	source   *chain.Source
 	followed *registry.Followed // the factories
 	filters  *watch.Filters
-	metrics  metrics
+	metrics  partMetrics
 	commands *commands
-	gauges   *gauges
+	gauges   *metrics.Gauges
 
 	db       *database.Database
 	tracing  *trace.Tracing
@@ -79,8 +80,8 @@ type Relayer struct {
 	handover  publish.Handover // from the publisher of one tenure to that of the next
 }
 
-// metrics are those of the parts that are created for each tenure or term.
-type metrics struct {
+// partMetrics are those of the parts that are created for each tenure or term.
+type partMetrics struct {
 	watch   *watch.Metrics
 	verify  *verify.Metrics
 	publish *publish.Metrics
@@ -96,11 +97,12 @@ var ErrRefused = start.ErrRefused
 // New creates an instance and starts nothing. The registry gets its metrics, each with the labels
 // chain_id and fleet.
 func New(cfg *config.Config, log *slog.Logger, all *prometheus.Registry, build fleet.Build) (*Relayer, error) {
-	reg := prometheus.WrapRegistererWith(fleetLabels(cfg), all)
+	reg := prometheus.WrapRegistererWith(prometheus.Labels{"chain_id": strconv.FormatInt(cfg.ChainID, 10),
+		"fleet": cfg.Fleet}, all) // alerts tell fleets apart by them, wherever the scrape comes from
 	r := &Relayer{
 		cfg: cfg, log: log.With(slog.String("instance", cfg.InstanceID)), secrets: cfg.Secrets(), gatherer: all,
 		build: build, started: time.Now(), followed: registry.NewFollowed(cfg.Factories...),
-		metrics: metrics{watch: watch.NewMetrics(reg, cfg.ABI.EventNames()), verify: verify.NewMetrics(reg),
+		metrics: partMetrics{watch: watch.NewMetrics(reg, cfg.ABI.EventNames()), verify: verify.NewMetrics(reg),
 			publish: publish.NewMetrics(reg)},
 	}
 	r.filters = NewFilters(cfg, r.followed)
@@ -111,7 +113,7 @@ func New(cfg *config.Config, log *slog.Logger, all *prometheus.Registry, build f
 		return nil, start.Refuse(err)
 	}
 
-	r.gauges = newGauges(reg, r, build) // last: a scrape asks r for everything
+	r.gauges = metrics.NewGauges(reg, r.own, build, cfg.FinalityLimit) // last: a scrape asks r for everything
 
 	return r, nil
 }
@@ -168,7 +170,7 @@ func (r *Relayer) Run(ctx context.Context, front *web.Front) (err error) {
 	g.Go(func() error { return server.Run(outer) })
 	// These run during the start too, so that the metrics and /readyz are true while it waits.
 	g.Go(func() error { return r.source.Run(outer) })
-	g.Go(func() error { return r.followFleet(outer, reader) })
+	g.Go(func() error { return r.gauges.Follow(outer, r.db.Pool, reader, r.ledger, r.condition.database.set) })
 	g.Go(func() error { return r.reports(outer) })
 	g.Go(func() error { return r.reportProgress(outer) })
 	g.Go(func() error {
@@ -240,8 +242,8 @@ func (r *Relayer) checks() *start.Checks {
 func (r *Relayer) tenures(ctx context.Context) error {
 	delays := backoff.NewExponentialBackOff()
 	delays.InitialInterval, delays.MaxInterval, delays.MaxElapsedTime = 200*time.Millisecond, 5*time.Second, 0
-	limit := outage{limit: r.cfg.DBOutageLimit}
-	limit.good()
+	limit := database.Outage{Limit: r.cfg.DBOutageLimit}
+	limit.Good()
 	for {
 		joined := false
 		err := r.serve(ctx, &limit, func() { joined = true; delays.Reset(); r.condition.lastLoss.set(nil) })
@@ -250,7 +252,7 @@ func (r *Relayer) tenures(ctx context.Context) error {
 			return r.stopped(ctx, err)
 		case errors.Is(err, election.ErrTaken), errors.Is(err, partition.ErrDisagree):
 			return start.Refuse(err)
-		case limit.left() <= 0:
+		case limit.Left() <= 0:
 			if before := r.condition.lastLoss.get(); before != nil && errors.Is(err, context.Canceled) {
 				err = before // the limit ended the attempt, which proves nothing about the database
 			}
@@ -262,17 +264,14 @@ func (r *Relayer) tenures(ctx context.Context) error {
 		r.db.Renew()
 		r.condition.lastLoss.set(err)
 		if joined { // a failed attempt to join has no session to lose
-			r.gauges.sessionLosses.Inc()
+			r.gauges.SessionLost()
 		}
 
 		r.log.WarnContext(ctx, "tenure over, joining again", slog.Any("err", err))
-		timer := time.NewTimer(min(delays.NextBackOff(), limit.left()))
 		select {
 		case <-ctx.Done():
-		case <-timer.C:
+		case <-time.After(min(delays.NextBackOff(), limit.Left())):
 		}
-
-		timer.Stop()
 	}
 }
 
@@ -280,11 +279,10 @@ func (r *Relayer) tenures(ctx context.Context) error {
 // such as a stop that failed to release its slots, stay.
 func withoutCanceled(err error) error {
 	joined, ok := err.(interface{ Unwrap() []error })
-	if !ok {
-		if errors.Is(err, context.Canceled) {
-			return nil
-		}
-
+	switch {
+	case !ok && errors.Is(err, context.Canceled):
+		return nil
+	case !ok:
 		return err
 	}
 

@@ -1,6 +1,7 @@
 package relayer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,12 +10,15 @@ import (
 
 	"github.com/fusion-prime/escrow-relayer/relayer/database"
 	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
+	"github.com/fusion-prime/escrow-relayer/relayer/logging"
 	"github.com/fusion-prime/escrow-relayer/relayer/watch"
 )
 
 const (
 	// reportEvery is the pause between two reports of an instance to the fleet.
 	reportEvery = 2 * time.Second
+	// progressEvery is how often an instance that is far behind logs its progress.
+	progressEvery = 10 * time.Second
 	// reportWithin bounds one: a commit takes milliseconds.
 	reportWithin = 3 * time.Second
 )
@@ -33,6 +37,23 @@ func (r *Relayer) reports(ctx context.Context) error {
 
 		r.condition.committed.set(err)
 		r.noteVerdict(ctx, self.StandingSince.IsZero() || time.Since(self.StandingSince) < time.Second)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+	}
+}
+
+// reportProgress logs the progress of a catch-up, until ctx ends.
+func (r *Relayer) reportProgress(ctx context.Context) error {
+	ticker := time.NewTicker(progressEvery)
+	defer ticker.Stop()
+	var c logging.CatchUp
+	for {
+		i := r.Instance()
+		// a leader without slots has the cursor of the factory
+		c.Report(ctx, r.log, cmp.Or(i.Cursor, i.FactoryCursor), i.Target, r.metrics.watch.Events())
 		select {
 		case <-ctx.Done():
 			return nil
@@ -66,14 +87,10 @@ func (r *Relayer) noteVerdict(ctx context.Context, goesOn bool) {
 	}
 
 	err := c.verdict()
-	if was := g.answered.Swap(err == nil); was && err != nil {
+	if changed := g.Answers(err == nil); changed && err != nil {
 		r.log.WarnContext(ctx, "the database does not answer, or takes nothing, trying again", slog.Any("err", err))
-	} else if !was && err == nil && g.databaseSeen.Load() != 0 {
+	} else if changed {
 		r.log.InfoContext(ctx, "the database answers and takes what is written")
-	}
-
-	if err == nil {
-		g.databaseSeen.Store(time.Now().UnixNano())
 	}
 
 	if stuck := r.Instance().Stuck; stuck == nil {

@@ -12,6 +12,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/election"
 	"github.com/fusion-prime/escrow-relayer/partition"
 	"github.com/fusion-prime/escrow-relayer/registry"
+	"github.com/fusion-prime/escrow-relayer/relayer/database"
 	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
 	"github.com/fusion-prime/escrow-relayer/relayer/publish"
 	"github.com/fusion-prime/escrow-relayer/relayer/retention"
@@ -22,7 +23,7 @@ import (
 // begins, and are constant.
 type tenure struct {
 	*Relayer
-	limit     *outage
+	limit     *database.Outage
 	session   *election.Session
 	claimer   *partition.Claimer
 	publisher *publish.Publisher
@@ -32,13 +33,13 @@ type tenure struct {
 
 // serve opens a session, joins the fleet and works until ctx ends (nil) or the tenure is over (an
 // error). It calls joined once the instance is part of the fleet; until then limit bounds it.
-func (r *Relayer) serve(ctx context.Context, limit *outage, joined func()) (err error) {
-	attempt, end := limit.bound(ctx)
+func (r *Relayer) serve(ctx context.Context, limit *database.Outage, joined func()) (err error) {
+	attempt, end := limit.Bound(ctx)
 	defer end()
 	session, err := election.Open(attempt, election.SessionConfig{
 		Conn: r.db.Session, ChainID: r.cfg.ChainID, InstanceID: r.cfg.InstanceID, ProbeEvery: r.cfg.SessionProbeInterval,
 		Wait: r.cfg.InstanceLockWait, Waiting: func(taken error) {
-			limit.good() // the database answers
+			limit.Good() // the database answers
 			r.condition.lastLoss.set(taken)
 		},
 		Channels: append([]string{partition.Channel, registry.Channel, ledger.RequestsChannel, election.Channel},
@@ -71,7 +72,7 @@ func (r *Relayer) serve(ctx context.Context, limit *outage, joined func()) (err 
 	}
 
 	end()
-	limit.good()
+	limit.Good()
 	joined()
 	r.condition.tenure.Store(t)
 	defer r.condition.tenure.Store(nil)
@@ -306,7 +307,7 @@ func (t *tenure) assemble() (err error) {
 func (t *tenure) stepped(err error) {
 	t.condition.writes.check.set(err)
 	if err == nil {
-		t.limit.good()
+		t.limit.Good()
 	}
 }
 

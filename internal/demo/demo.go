@@ -397,7 +397,6 @@ func (s *scene) faults(ctx context.Context, readPast func(by string)) error {
 			added := first.lab.Contracts.Legacy
 			first.lab.Factories = append(first.lab.Factories, added)
 			defer readPast(s.process(victims[0]).ID)
-
 			return back(fmt.Sprintf(", and adds a second factory to chain %d: %s", first.id, added))
 		}},
 		{d * 2 / 3, func() error {

@@ -271,7 +271,6 @@ func (v *view) one(r request) (response, error) {
 	}
 
 	a.Result, err = v.deceive(r, v.rewritten(r, a.Result))
-
 	return a, err
 }
 

@@ -1,4 +1,5 @@
-// Package metrics serves the metrics of the instance's registry, for every kind of scraper.
+// Package metrics serves the metrics of the instance's registry, for every kind of scraper, and has those that no part
+// of it measures itself: what it knows of itself and of the fleet (gauges.go).
 //
 // Some metrics have historical names that dashboards use but that violate Prometheus' conventions.
 // Each of these is served under a conforming name too.

@@ -492,7 +492,6 @@ func (c *claims) differences(ctx context.Context, batch *chain.Batch, events []c
 		return nil, err
 	}
 
-	stored = c.asked(stored)
 	ours := func(e *contract.Event) bool { return known[e.Escrow] || registered[e.Escrow] }
 	foreign := 0
 	for i := range events {
@@ -509,7 +508,7 @@ func (c *claims) differences(ctx context.Context, batch *chain.Batch, events []c
 		hashes[n] = h.Hash
 	}
 
-	found := differences(events, stored, ours, hashes)
+	found := differences(events, c.asked(stored), ours, hashes)
 	// An event of a layout that the ABI lacks is in no reading.
 	found = slices.DeleteFunc(found, func(d Difference) bool {
 		return d.Chain.Name == "" && !v.cfg.ABI.Knows(&d.Stored)
@@ -540,15 +539,15 @@ func undecodable(l *types.Log) Difference {
 }
 
 // differences compares events, place by place.
-func differences(chain, stored []contract.Event, ours func(*contract.Event) bool,
+func differences(there, stored []contract.Event, ours func(*contract.Event) bool,
 	hashes map[uint64]common.Hash) (found []Difference) {
 	at := make(map[contract.Place]*contract.Event, len(stored))
 	for i := range stored {
 		at[stored[i].Place()] = &stored[i]
 	}
 
-	for i := range chain {
-		e := &chain[i]
+	for i := range there {
+		e := &there[i]
 		have, ok := at[e.Place()]
 		if !ok {
 			if ours(e) { // else a contract of somebody else with the same event
@@ -609,26 +608,26 @@ func (v *Verifier) prune(ctx context.Context, found []Difference) error {
 	return err
 }
 
-func differ(chain, stored *contract.Event) string {
+func differ(there, stored *contract.Event) string {
 	switch {
-	case chain.BlockHash != stored.BlockHash:
-		return otherBlock(chain.BlockHash, stored.BlockHash)
-	case chain.BlockNumber != stored.BlockNumber:
-		return fmt.Sprintf("block %d, stored %d", chain.BlockNumber, stored.BlockNumber)
-	case chain.TxHash != stored.TxHash:
-		return fmt.Sprintf("transaction %s, stored %s", chain.TxHash, stored.TxHash)
-	case chain.Name != stored.Name:
-		return fmt.Sprintf("event %s, stored %s", chain.Name, stored.Name)
-	case chain.Emitter != stored.Emitter:
-		return fmt.Sprintf("emitter %s, stored %s", chain.Emitter, stored.Emitter)
-	case string(chain.Args) != string(stored.Args):
-		return fmt.Sprintf("arguments %s, stored %s", chain.Args, stored.Args)
+	case there.BlockHash != stored.BlockHash:
+		return otherBlock(there.BlockHash, stored.BlockHash)
+	case there.BlockNumber != stored.BlockNumber:
+		return fmt.Sprintf("block %d, stored %d", there.BlockNumber, stored.BlockNumber)
+	case there.TxHash != stored.TxHash:
+		return fmt.Sprintf("transaction %s, stored %s", there.TxHash, stored.TxHash)
+	case there.Name != stored.Name:
+		return fmt.Sprintf("event %s, stored %s", there.Name, stored.Name)
+	case there.Emitter != stored.Emitter:
+		return fmt.Sprintf("emitter %s, stored %s", there.Emitter, stored.Emitter)
+	case string(there.Args) != string(stored.Args):
+		return fmt.Sprintf("arguments %s, stored %s", there.Args, stored.Args)
 	}
 
 	return ""
 }
 
 // otherBlock is the reason where the block is another one.
-func otherBlock(chain, stored common.Hash) string {
-	return fmt.Sprintf("block hash %s, stored %s", chain, stored)
+func otherBlock(there, stored common.Hash) string {
+	return fmt.Sprintf("block hash %s, stored %s", there, stored)
 }

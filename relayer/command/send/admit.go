@@ -194,7 +194,6 @@ func (t *triage) sort(ctx context.Context, all []*waiting) error {
 
 		fee := t.fees.first()
 		c.Cap, c.Tip = fee.Cap, fee.Tip
-
 		if len(try) < t.room+lookAhead/2 {
 			try, calls = append(try, w), append(calls, c)
 		}

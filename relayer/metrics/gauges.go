@@ -1,4 +1,4 @@
-package relayer
+package metrics
 
 import (
 	"cmp"
@@ -6,7 +6,6 @@ import (
 	"errors"
 	"math"
 	"runtime"
-	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -15,13 +14,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/chain"
-	"github.com/fusion-prime/escrow-relayer/relayer/config"
 	"github.com/fusion-prime/escrow-relayer/relayer/database"
 	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
 	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
 )
 
-// gauges are the metrics of the instance, and of the fleet as the instance sees it. A package that
+// Gauges are the metrics of the instance, and of the fleet as the instance sees it. A package that
 // measures its work registers those metrics itself.
 //
 // Each value is computed at the scrape from what the instance knows then, so it is current, and it
@@ -32,15 +30,22 @@ import (
 // Facts that must outlive their process are points in time rather than ages: an alert compares the
 // newest one of any instance with its clock. So the series of a process that is gone only grows
 // old, whether or not the monitoring system marks it as stale.
-type gauges struct {
-	r             *Relayer
+type Gauges struct {
+	own           func() Own
 	sessionLosses prometheus.Counter
 
-	// The rest is atomic. followFleet writes it; a scrape of the leader writes leaderSeen too.
-	pool                     atomic.Pointer[pgxpool.Pool] // nil before Run
+	// The rest is atomic. Follow and Answers write it; a scrape of the leader writes leaderSeen too.
+	pool                     atomic.Pointer[pgxpool.Pool] // nil before Follow
 	snapshot                 atomic.Pointer[snapshot]     // the last successful one; nil: none so far
 	leaderSeen, databaseSeen atomic.Int64                 // moments in unix nanoseconds; 0: never
 	answered                 atomic.Bool                  // the last verdict on the database was good
+}
+
+// Own is what an instance knows of itself.
+type Own struct {
+	Instance      fleet.Self
+	Joined        bool // it is a member of the fleet
+	LastHeartbeat time.Time
 }
 
 // snapshot is the database's view of the whole chain at one moment.
@@ -64,7 +69,6 @@ type scrape struct {
 	answered      bool
 
 	leaderSeen, databaseSeen time.Time // zero: never
-	started                  time.Time
 }
 
 // gauge is one metric, with no labels except the fleet's.
@@ -183,16 +187,16 @@ func ofChain[N int | int64 | float64](name, help string, value func(*fleet.Fleet
 	})
 }
 
-// newGauges registers the gauges.
-func newGauges(reg prometheus.Registerer, r *Relayer, build fleet.Build) *gauges {
+// NewGauges registers the gauges. A scrape asks own. finalityLimit is FINALITY_LIMIT.
+func NewGauges(reg prometheus.Registerer, own func() Own, build fleet.Build, finalityLimit time.Duration) *Gauges {
 	f := promauto.With(reg)
 	f.NewGaugeVec(prometheus.GaugeOpts{Name: "relayer_build_info", Help: "1, labelled by what was built."},
 		[]string{"version", "revision", "go"}).
 		WithLabelValues(build.Version, build.Commit, runtime.Version()).Set(1)
 	f.NewGauge(prometheus.GaugeOpts{Name: "relayer_finality_limit_seconds", Help: "FINALITY_LIMIT."}).
-		Set(r.cfg.FinalityLimit.Seconds())
-	g := &gauges{
-		r: r,
+		Set(finalityLimit.Seconds())
+	g := &Gauges{
+		own: own,
 		sessionLosses: f.NewCounter(prometheus.CounterOpts{
 			Name: "relayer_session_losses_total", Help: "Tenures that ended with the loss of the database session.",
 		}),
@@ -202,14 +206,22 @@ func newGauges(reg prometheus.Registerer, r *Relayer, build fleet.Build) *gauges
 	return g
 }
 
-// fleetLabels are on every metric of ours: alerts distinguish fleets by them, wherever the scrape
-// comes from.
-func fleetLabels(cfg *config.Config) prometheus.Labels {
-	return prometheus.Labels{"chain_id": strconv.FormatInt(cfg.ChainID, 10), "fleet": cfg.Fleet}
+// SessionLost counts the loss of a database session.
+func (g *Gauges) SessionLost() { g.sessionLosses.Inc() }
+
+// Answers notes whether the database answers, and takes what is written. It reports whether that has changed, after the
+// first time that it did.
+func (g *Gauges) Answers(well bool) (changed bool) {
+	changed = g.answered.Swap(well) != well && (!well || g.databaseSeen.Load() != 0)
+	if well {
+		g.databaseSeen.Store(time.Now().UnixNano())
+	}
+
+	return changed
 }
 
 // Describe implements prometheus.Collector.
-func (g *gauges) Describe(ch chan<- *prometheus.Desc) {
+func (g *Gauges) Describe(ch chan<- *prometheus.Desc) {
 	for _, m := range allGauges {
 		ch <- m.desc
 	}
@@ -224,7 +236,7 @@ func (g *gauges) Describe(ch chan<- *prometheus.Desc) {
 }
 
 // Collect implements prometheus.Collector.
-func (g *gauges) Collect(ch chan<- prometheus.Metric) {
+func (g *Gauges) Collect(ch chan<- prometheus.Metric) {
 	s := g.scrape(time.Now())
 	report := func(desc *prometheus.Desc, value float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value, labels...)
@@ -262,7 +274,7 @@ func (g *gauges) Collect(ch chan<- prometheus.Metric) {
 }
 
 // elections is the epoch of the last snapshot, however old: a counter only grows.
-func (g *gauges) elections() float64 {
+func (g *Gauges) elections() float64 {
 	if s := g.snapshot.Load(); s != nil {
 		return float64(s.fleet.Leader.Epoch)
 	}
@@ -271,12 +283,10 @@ func (g *gauges) elections() float64 {
 }
 
 // scrape captures everything at one moment.
-func (g *gauges) scrape(now time.Time) *scrape {
-	c := &g.r.condition
-	s := &scrape{
-		now: now, instance: g.r.Instance(), joined: c.tenure.Load() != nil, lastHeartbeat: moment(c.lastHeartbeat.Load()),
-		snapshot: g.snapshot.Load(), answered: g.answered.Load(), started: g.r.started,
-	}
+func (g *Gauges) scrape(now time.Time) *scrape {
+	own := g.own()
+	s := &scrape{now: now, instance: own.Instance, joined: own.Joined, lastHeartbeat: own.LastHeartbeat,
+		snapshot: g.snapshot.Load(), answered: g.answered.Load()}
 	s.leader = s.instance.Leader && s.instance.Session == nil // one whose lease is over may not commit any more
 	if s.leader {
 		g.leaderSeen.Store(now.UnixNano())
@@ -298,7 +308,7 @@ func (s *scrape) leaderGap() float64 {
 
 	since := s.leaderSeen
 	if since.IsZero() {
-		since = s.started
+		since = s.instance.Started
 	}
 
 	return s.now.Sub(since).Seconds()
@@ -390,18 +400,32 @@ func moment(nanoseconds int64) time.Time {
 // scrapes every 15 s or so.
 const snapshotEvery = 5 * time.Second
 
-// followFleet takes snapshots of the fleet until ctx ends, from the start of the process.
-func (r *Relayer) followFleet(ctx context.Context, reader *fleet.Reader) error {
+// Follow takes snapshots of the fleet until ctx ends, from the start of the process, and tells how each went. A
+// database without our tables answers but has no data: it awaits its first migration.
+func (g *Gauges) Follow(ctx context.Context, pool *pgxpool.Pool, reader *fleet.Reader, led *ledger.Ledger,
+	went func(error)) error {
 	ticker := time.NewTicker(snapshotEvery)
 	defer ticker.Stop()
-	r.gauges.pool.Store(r.db.Pool)
+	g.pool.Store(pool)
 	for {
-		s, err := r.readSnapshot(ctx, reader)
+		s := &snapshot{}
+		err := database.Within(ctx, snapshotEvery, func(ctx context.Context) (err error) {
+			if s.fleet, err = reader.Read(ctx); err == nil {
+				s.findings, err = led.LastFindings(ctx)
+			}
+
+			return err
+		})
 		if ctx.Err() != nil {
 			return nil
 		}
 
-		r.noteSnapshot(s, err)
+		if errors.Is(err, database.ErrNoSchema) {
+			went(nil)
+		} else if went(err); err == nil {
+			g.took(s, time.Now())
+		}
+
 		select {
 		case <-ctx.Done():
 			return nil
@@ -410,35 +434,11 @@ func (r *Relayer) followFleet(ctx context.Context, reader *fleet.Reader) error {
 	}
 }
 
-// readSnapshot queries the database once.
-func (r *Relayer) readSnapshot(ctx context.Context, reader *fleet.Reader) (*snapshot, error) {
-	s := &snapshot{}
-	err := database.Within(ctx, snapshotEvery, func(ctx context.Context) (err error) {
-		if s.fleet, err = reader.Read(ctx); err == nil {
-			s.findings, err = r.ledger.LastFindings(ctx)
-		}
-
-		return err
-	})
-	s.at = time.Now()
-
-	return s, err
-}
-
-// noteSnapshot stores a snapshot, or the error of one. A database without our tables answers but
-// has no data: it awaits its first migration.
-func (r *Relayer) noteSnapshot(s *snapshot, err error) {
-	if errors.Is(err, database.ErrNoSchema) {
-		r.condition.database.set(nil)
-		return
-	}
-
-	if r.condition.database.set(err); err != nil {
-		return
-	}
-
-	r.gauges.snapshot.Store(s)
+// took stores a snapshot.
+func (g *Gauges) took(s *snapshot, now time.Time) {
+	s.at = now
+	g.snapshot.Store(s)
 	if s.fleet.Leader.Held {
-		r.gauges.leaderSeen.Store(time.Now().UnixNano())
+		g.leaderSeen.Store(now.UnixNano())
 	}
 }

@@ -1,4 +1,4 @@
-package relayer
+package logging
 
 import (
 	"testing"
@@ -8,7 +8,7 @@ import (
 )
 
 func TestCatchUp(t *testing.T) {
-	var c catchUp
+	var c CatchUp
 	begin := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
 	_, ok := c.sample(begin, 0, 1_000_000, 0)

@@ -1,4 +1,4 @@
-package relayer
+package metrics
 
 import (
 	"math"

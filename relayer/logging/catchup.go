@@ -1,4 +1,4 @@
-package relayer
+package logging
 
 import (
 	"context"
@@ -7,13 +7,9 @@ import (
 	"time"
 )
 
-const (
-	// progressEvery is how often an instance that is far behind logs its progress.
-	progressEvery = 10 * time.Second
-	// farBehind is the lag, in processable blocks, above which an instance is catching up: more
-	// blocks than any chain makes between two samples.
-	farBehind = 500
-)
+// farBehind is the lag, in processable blocks, above which an instance is catching up: more
+// blocks than any chain makes between two samples.
+const farBehind = 500
 
 // progress is the state of an instance's catch-up.
 type progress struct {
@@ -25,10 +21,10 @@ type progress struct {
 	Over            bool // it has caught up
 }
 
-// catchUp follows an instance from when it is far behind, at a first start or after an outage,
+// CatchUp follows an instance from when it is far behind, at a first start or after an outage,
 // until it has caught up. One goroutine uses it; its fields change together. The zero value is
 // idle.
-type catchUp struct {
+type CatchUp struct {
 	began        time.Time // zero: the instance keeps up
 	from         int64     // cursor at the beginning
 	eventsBefore int64     // stored by this process before the beginning
@@ -36,11 +32,11 @@ type catchUp struct {
 
 // sample takes the next block to process, the newest that may be processed, and the number of
 // events that this process has stored. ok is false without a catch-up to report.
-func (c *catchUp) sample(now time.Time, cursor, target, events int64) (p progress, ok bool) {
+func (c *CatchUp) sample(now time.Time, cursor, target, events int64) (p progress, ok bool) {
 	left := max(0, target-cursor+1)
 	if c.began.IsZero() {
 		if cursor > 0 && left > farBehind {
-			*c = catchUp{began: now, from: cursor, eventsBefore: events}
+			*c = CatchUp{began: now, from: cursor, eventsBefore: events}
 		}
 
 		return progress{}, false
@@ -63,42 +59,23 @@ func (c *catchUp) sample(now time.Time, cursor, target, events int64) (p progres
 	}
 
 	if p.Over = left < farBehind; p.Over {
-		*c = catchUp{}
+		*c = CatchUp{}
 	}
 
 	return p, true
 }
 
-// reportProgress logs the progress of a catch-up, until ctx ends.
-func (r *Relayer) reportProgress(ctx context.Context) error {
-	ticker := time.NewTicker(progressEvery)
-	defer ticker.Stop()
-
-	var c catchUp
-	for {
-		i := r.Instance()
-		cursor := i.Cursor
-		if cursor == 0 {
-			cursor = i.FactoryCursor // a leader without slots
-		}
-
-		if p, ok := c.sample(time.Now(), cursor, i.Target, r.metrics.watch.Events()); ok {
-			r.logProgress(ctx, p)
-		}
-
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-ticker.C:
-		}
+// Report takes a sample, and logs the progress of a catch-up.
+func (c *CatchUp) Report(ctx context.Context, log *slog.Logger, cursor, target, events int64) {
+	p, ok := c.sample(time.Now(), cursor, target, events)
+	if !ok {
+		return
 	}
-}
 
-func (r *Relayer) logProgress(ctx context.Context, p progress) {
 	rates := slog.Group("per_second", slog.Float64("blocks", math.Round(p.BlocksPerSecond)),
 		slog.Float64("events", math.Round(p.EventsPerSecond)))
 	if p.Over {
-		r.log.InfoContext(ctx, "caught up", slog.Int64("blocks", p.Done), slog.Int64("left", p.Left), rates)
+		log.InfoContext(ctx, "caught up", slog.Int64("blocks", p.Done), slog.Int64("left", p.Left), rates)
 		return
 	}
 
@@ -107,6 +84,6 @@ func (r *Relayer) logProgress(ctx context.Context, p progress) {
 		left = p.TimeLeft.String()
 	}
 
-	r.log.InfoContext(ctx, "catching up", slog.Int64("blocks", p.Done), slog.Int64("left", p.Left),
+	log.InfoContext(ctx, "catching up", slog.Int64("blocks", p.Done), slog.Int64("left", p.Left),
 		slog.Float64("percent", p.Percent), rates, slog.String("time_left", left))
 }

@@ -1,0 +1,174 @@
+package metrics
+
+import (
+	"math"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+
+	"github.com/fusion-prime/escrow-relayer/partition"
+	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
+	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
+)
+
+// fresh are the gauges of an instance that knows nothing of itself.
+func fresh() (*Gauges, *prometheus.Registry) {
+	reg := prometheus.NewRegistry()
+	return NewGauges(reg, func() Own { return Own{} }, fleet.Build{}, time.Hour), reg
+}
+
+// values of all gauges without labels.
+func values(t *testing.T, reg *prometheus.Registry) map[string]float64 {
+	t.Helper()
+	families, err := reg.Gather()
+	require.NoError(t, err)
+	found := map[string]float64{}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			if m.GetGauge() != nil && len(m.GetLabel()) == 0 {
+				found[f.GetName()] = m.GetGauge().GetValue()
+			}
+		}
+	}
+
+	return found
+}
+
+// What the database said counts for as long as it may be true, and is then unknown rather than frozen.
+func TestGaugesOfTheChainGoUnknown(t *testing.T) {
+	g, reg := fresh()
+	found := time.Now().Add(-time.Hour)
+	l := &snapshot{at: time.Now(), findings: map[string]time.Time{ledger.DeepReorg: found}}
+	l.fleet.Slots.Unserved, l.fleet.Leader = 7, fleet.Leader{Held: true, Epoch: 3}
+	for id, key := range map[string]string{"a": "slot", "b": "escrow"} {
+		l.fleet.Instances = append(l.fleet.Instances, fleet.Instance{ID: id, Alive: true, Settings: partition.Settings{
+			Stream: map[string]string{"ORDERING_KEY": key, "FINALITY": "safe"}, Other: map[string]string{"RETENTION": key}}})
+	}
+
+	g.snapshot.Store(l)
+	g.answered.Store(true)
+	g.leaderSeen.Store(l.at.UnixNano())
+	v := values(t, reg)
+	require.InDelta(t, 7, v["relayer_slots_unserved"], 0)
+	require.Zero(t, v["relayer_leader_gap_seconds"], "somebody holds the lock")
+	require.InDelta(t, 1, v["relayer_settings_differing"], 0)
+
+	g.answered.Store(false)
+	require.Positive(t, values(t, reg)["relayer_leader_gap_seconds"],
+		"nobody can tell whether somebody leads: the gap begins")
+
+	stale := *l
+	stale.at = time.Now().Add(-snapshotLasts - time.Second)
+	g.snapshot.Store(&stale)
+	require.True(t, math.IsNaN(values(t, reg)["relayer_slots_unserved"]))
+	require.InDelta(t, 3, g.elections(), 0, "a counter does not go back")
+}
+
+// The findings of the database are told with their moment, each kind from the start.
+func TestGaugesOfFindings(t *testing.T) {
+	g, reg := fresh()
+	found := time.Unix(1_795_000_000, 0)
+	g.snapshot.Store(&snapshot{at: time.Now(), findings: map[string]time.Time{ledger.DeepReorg: found}})
+	families, err := reg.Gather()
+	require.NoError(t, err)
+	got := map[string]float64{}
+	for _, f := range families {
+		if f.GetName() != "relayer_last_finding_timestamp_seconds" {
+			continue
+		}
+
+		for _, m := range f.GetMetric() {
+			for _, l := range m.GetLabel() {
+				if l.GetName() == "kind" {
+					got[l.GetValue()] = m.GetGauge().GetValue()
+				}
+			}
+		}
+	}
+
+	require.Equal(t, map[string]float64{ledger.DeepReorg: 1_795_000_000, ledger.MissingEvent: 0,
+		ledger.ExtraEvent: 0, ledger.AnnouncedAgain: 0,
+		ledger.UndecodableEvent: 0, ledger.UnannouncedContract: 0,
+		ledger.EndpointFault: 0}, got)
+}
+
+// There are chains whose blocks are ahead of the clock: that is no lag below zero.
+func TestLagIsNotNegative(t *testing.T) {
+	now := time.Now()
+	s := &scrape{now: now, instance: fleet.Self{Cursor: 5, Target: 9, CursorTime: now.Add(time.Minute)}}
+	require.Zero(t, s.lagSeconds())
+	s.instance.CursorTime = now.Add(-time.Minute)
+	require.InDelta(t, 60, s.lagSeconds(), 0.001)
+}
+
+// An instance that stands still says for how long.
+func TestStandingIsToldInSeconds(t *testing.T) {
+	now := time.Now()
+	s := &scrape{now: now, instance: fleet.Self{StandingSince: now.Add(-59900 * time.Millisecond)}}
+	require.InDelta(t, 59.9, valueOf(t, s, "relayer_standing_seconds"), 0.01)
+	s.instance.StandingSince = time.Time{}
+	require.Zero(t, valueOf(t, s, "relayer_standing_seconds"))
+}
+
+// The age of what may be processed is by the database's clock, which the snapshot told.
+func TestAgesAreByTheClockOfTheDatabase(t *testing.T) {
+	now := time.Now()
+	l := &snapshot{at: now.Add(-3 * time.Second)}
+	l.fleet.At = now.Add(time.Hour)
+	s := &scrape{now: now, snapshot: l, instance: fleet.Self{HeadTime: now, TargetTime: now.Add(-time.Hour)}}
+	require.InDelta(t, 3603, valueOf(t, s, "relayer_head_age_seconds"), 0.001)
+	require.InDelta(t, 7203, valueOf(t, s, "relayer_target_age_seconds"), 0.001)
+	s.snapshot = nil
+	require.InDelta(t, 3600, valueOf(t, s, "relayer_target_age_seconds"), 0.001, "while the database is silent")
+	s.instance.HeadTime = now.Add(time.Minute)
+	require.Zero(t, valueOf(t, s, "relayer_head_age_seconds"), "some chains' blocks are ahead of the clock")
+	s.instance.TargetTime = time.Unix(0, 0)
+	require.True(t, math.IsNaN(valueOf(t, s, "relayer_target_age_seconds")), "a genesis block says nothing")
+}
+
+// What is behind is told in the time that the chain took for it: a hundred blocks are 20 minutes of one
+// chain and 25 seconds of another.
+func TestBehindIsToldInTime(t *testing.T) {
+	l := &snapshot{}
+	l.fleet.Chain.FactoryCursor, l.fleet.Chain.Verified, l.fleet.Chain.Past = 51, 40, 7
+	s := &scrape{snapshot: l, instance: fleet.Self{Cursor: 101, Target: 200, Final: 190}}
+	behind := func() (slots, factory, verifier float64) {
+		return valueOf(t, s, "relayer_behind_seconds"), valueOf(t, s, "relayer_factory_behind_seconds"),
+			valueOf(t, s, "relayer_unverified_seconds")
+	}
+	require.InDelta(t, 7, valueOf(t, s, "relayer_past_blocks"), 0)
+	slots, factory, verifier := behind()
+	require.InDelta(t, 1200, slots, 0, "blocks of Ethereum, while none was seen")
+	require.InDelta(t, 1800, factory, 0)
+	require.InDelta(t, 1800, verifier, 0)
+
+	s.instance.BlockTime = 250 * time.Millisecond
+	slots, factory, verifier = behind()
+	require.InDelta(t, 25, slots, 0)
+	require.InDelta(t, 37.5, factory, 0)
+	require.InDelta(t, 37.5, verifier, 0)
+
+	s.instance.Final = 0
+	require.Zero(t, valueOf(t, s, "relayer_unverified_seconds"))
+	s.snapshot = nil
+	require.True(t, math.IsNaN(valueOf(t, s, "relayer_factory_behind_seconds")))
+	require.True(t, math.IsNaN(valueOf(t, s, "relayer_unverified_seconds")))
+}
+
+// valueOf is a gauge of a scrape.
+func valueOf(t *testing.T, s *scrape, name string) float64 {
+	t.Helper()
+	for _, one := range allGauges {
+		if strings.Contains(one.desc.String(), strconv.Quote(name)) {
+			return one.value(s)
+		}
+	}
+
+	require.Fail(t, "there is no gauge "+name)
+
+	return 0
+}
