@@ -62,7 +62,7 @@ seeds: ## the simulation with the race detector: a fixed seed each of events, of
 .PHONY: long
 long: ## what takes minutes: fixed seeds, each fault alone, every figure, the largest blocks, whole tables of lies and costs
 	GOFLAGS="$(TESTFLAGS)" go test -tags long -timeout 60m \
-	  -run '^(TestSeedOf|TestFixed|TestDrill|TestEveryFigure|TestLargeBlocks|TestLi|TestHostile|TestPruned|TestCost|TestFirstStart|TestDatabaseFails|TestNothingTwice|TestIndependent|TestDemo)' \
+	  -run '^(TestSeedOf|TestFixed|TestDrill|TestEveryFigure|TestLargeBlocks|TestLi|TestHostile|TestPruned|TestCost|TestFirstStart|TestDatabaseFails|TestNothingTwice|TestIndependent|TestDemo|TestConsumer)' \
 	  ./internal/chaos ./internal/bench ./relayer ./relayer/chain ./relayer/publish ./cmd/escrow-relayer ./cmd/escrow-demo
 
 .PHONY: browser
@@ -113,8 +113,8 @@ drill: ## each fault alone, one after the other, and how long the fleet takes to
 	CGO_ENABLED=1 go run -race ./internal/chaos/cmd/chaos -drill -race -parallel 4 $(ARGS)
 
 .PHONY: outage
-outage: ## what pages in real outages: a real Prometheus, real processes, real time, and that broken rules are told (needs the program prometheus; a quarter of an hour)
-	OUTAGE_FACTOR=1 go test -tags outage -run 'TestOutages|TestBrokenRulesAreTold|TestFaultsAreTold' -count=1 -v -timeout 60m ./deploy
+outage: ## what pages in real outages: a real Prometheus, real processes, real time, and that broken rules are told (needs the program prometheus; an hour)
+	OUTAGE_FACTOR=1 go test -tags outage -run 'TestOutages|TestBrokenRulesAreTold|TestFaultsAreTold' -count=1 -v -timeout 100m ./deploy
 
 .PHONY: image
 image: ## the image for Linux (ARCH=amd64 or arm64; default: this machine's), in bin/image.tar, without Docker

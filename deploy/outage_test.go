@@ -49,12 +49,8 @@ import (
 // an attempt that failed is repeated with half the factor, at last in real time.
 func TestOutages(t *testing.T) {
 	program, bin := outagePrograms(t)
-	factor, err := strconv.Atoi(cmp.Or(os.Getenv("OUTAGE_FACTOR"), "6"))
-	require.NoError(t, err)
-	require.GreaterOrEqual(t, factor, 1)
-
-	for ; ; factor /= 2 {
-		w := &outageWorld{t: t, factor: time.Duration(factor), bin: bin, dir: t.TempDir()}
+	for factor := outageFactor(t); ; factor /= 2 {
+		w := &outageWorld{t: t, factor: factor, bin: bin, dir: t.TempDir()}
 		wrong := w.attempt(program)
 		if len(wrong) == 0 {
 			return
@@ -111,11 +107,10 @@ func TestBrokenRulesAreTold(t *testing.T) {
 
 // Whatever happens to the database, the leader or Pub/Sub, every screen says the same cause at once, and the alert of
 // it fires within its limit: the table in deploy/watching.md is what this test logs. One fleet suffers all of it, one
-// after the other, with all times of rules and scrapes divided by six. Disks are really full where this process may
-// mount some.
+// after the other. Disks are really full where this process may mount some.
 func TestFaultsAreTold(t *testing.T) {
 	program, bin := outagePrograms(t)
-	w := &outageWorld{t: t, factor: 6, bin: bin, dir: t.TempDir()}
+	w := &outageWorld{t: t, factor: outageFactor(t), bin: bin, dir: t.TempDir()}
 	t.Cleanup(w.cleanUp)
 	f := w.start(2001, &outage{name: "faults"})
 	p := w.prometheus(program, []Fleet{{Chain: f.chain}})
@@ -134,10 +129,23 @@ func TestFaultsAreTold(t *testing.T) {
 	all := f.Faults(f.database, f.pubsub, func() *lab.Process { return process(true) })
 	for _, fault := range append(all, f.fullDisks()...) {
 		require.Eventually(t, whole, 2*time.Minute, 100*time.Millisecond, fault.Name)
-		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+		limit := limits[fault.Alert]
+		ctx, cancel := context.WithTimeout(t.Context(), w.shortened(limit+2*time.Minute)+3*time.Minute)
 		other := process(false)
 		require.NoError(t, f.Quiet(ctx, other, &fault))
-		require.Empty(t, p.quiet(w.shortened(scrapeInterval)), fault.Name)
+		fires := func(want bool) bool {
+			for fault.Alert != "" && ctx.Err() == nil {
+				firing, next := p.now(f.chain)
+				if want == slices.Contains(firing, fmt.Sprintf("%d/critical/%s", f.chain, fault.Alert)) {
+					return true
+				}
+
+				<-next
+			}
+
+			return fault.Alert == ""
+		}
+		require.True(t, fires(false), "%s: %s fires before it", fault.Name, fault.Alert)
 		end, err := fault.Begin(ctx)
 		require.NoError(t, err, fault.Name)
 		begun := time.Now()
@@ -148,17 +156,7 @@ func TestFaultsAreTold(t *testing.T) {
 			require.True(t, took[name] > 0 || fault.Ready && name == "/readyz", "%s: %s does not say it", fault.Name, name)
 		}
 
-		fired := func() bool {
-			firing, _ := p.now(f.chain)
-			return fault.Alert == "" || slices.Contains(firing, fmt.Sprintf("%d/critical/%s", f.chain, fault.Alert))
-		}
-		for !fired() && ctx.Err() == nil {
-			_, next := p.now(f.chain)
-			<-next
-		}
-
-		limit := limits[fault.Alert]
-		require.True(t, fired(), "%s: %s does not fire", fault.Name, fault.Alert)
+		require.True(t, fires(true), "%s: %s does not fire", fault.Name, fault.Alert)
 		t.Logf("TOLD %s | %s %.1f of %.0f |", row, fault.Alert, time.Since(begun).Seconds(), w.shortened(limit).Seconds())
 		require.Less(t, time.Since(begun), w.shortened(limit+2*time.Minute)+30*time.Second, fault.Name)
 		require.Empty(t, wrong, fault.Name)
@@ -277,6 +275,16 @@ func TestOutagesNameAlerts(t *testing.T) {
 			require.NotContains(t, o.tickets, alert, "%s: it must, so it need not be allowed", o.name)
 		}
 	}
+}
+
+// outageFactor divides all times of rules, scrapes and platform.
+func outageFactor(t *testing.T) time.Duration {
+	t.Helper()
+	factor, err := strconv.Atoi(cmp.Or(os.Getenv("OUTAGE_FACTOR"), "6"))
+	require.NoError(t, err)
+	require.GreaterOrEqual(t, factor, 1)
+
+	return time.Duration(factor)
 }
 
 // outagePrograms are Prometheus and a relayer.

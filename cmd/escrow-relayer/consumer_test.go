@@ -19,6 +19,7 @@ import (
 
 	"github.com/fusion-prime/escrow-relayer/internal/faults"
 	"github.com/fusion-prime/escrow-relayer/internal/lab"
+	"github.com/fusion-prime/escrow-relayer/internal/long"
 	"github.com/fusion-prime/escrow-relayer/internal/testchain"
 	"github.com/fusion-prime/escrow-relayer/internal/testpg"
 	"github.com/fusion-prime/escrow-relayer/internal/testpubsub"
@@ -27,7 +28,8 @@ import (
 )
 
 // The consumer that the documents show ends with what the escrows hold on the chain: killed at each step of each
-// round, through reorganisations that take published events back, and a replay of everything.
+// round, through reorganisations that take published events back, and a replay of everything. In `make long` and
+// `make languages` the rounds go on for two minutes.
 func TestConsumer(t *testing.T) {
 	t.Parallel()
 	program := filepath.Join(t.TempDir(), "balances")
@@ -40,7 +42,10 @@ func testConsumer(t *testing.T, dir, program string, args ...string) {
 	c := w.consume(dir, program, args...)
 	w.run("a", 0, 1, nil)
 	w.ready("a")
-	for _, fate := range []testchain.Fate{testchain.Keep, testchain.Drop, testchain.Keep} {
+	rounds, begun := 0, time.Now()
+	for fates := []testchain.Fate{testchain.Keep, testchain.Drop}; rounds < 3 || long.Tables &&
+		time.Since(begun) < 2*time.Minute; rounds++ {
+		fate := fates[rounds%2]
 		for _, at := range steps {
 			c.dieAt(at)
 		}
@@ -68,7 +73,7 @@ func testConsumer(t *testing.T, dir, program string, args ...string) {
 	}), "every event is replayed, and the consumer has acknowledged it")
 	require.Equal(t, w.balances(), c.balances(), c)
 	t.Logf("%d escrows, %d messages, %d retractions, killed %d times", len(w.balances()), w.Received.Len(),
-		w.Retracted.Len(), 3*len(steps))
+		w.Retracted.Len(), rounds*len(steps))
 }
 
 // soonEnough is for a machine that is busy.

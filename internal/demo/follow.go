@@ -26,7 +26,7 @@ func (d *dev) follow(ctx context.Context, p *lab.Process, log string) error {
 			return fmt.Errorf("the relayer has ended:\n%s", lastLines(log))
 		}
 	})
-	published := d.pubsub.Tap()
+	published := d.pubsub.TapRaw() // consumers are tried with what does not decode, too
 	d.closers = append(d.closers, published.Stop)
 	g.Go(func() error {
 		for running.Err() == nil {

@@ -143,7 +143,8 @@ func (s *Server) Unacknowledged(subscription string) (n int) {
 // Tap records every message from now on, in the order of storage, until the recorder is stopped.
 func (s *Server) Tap() *Recorder { return s.tap(newRecorder()) }
 
-// TapRaw is Tap of messages that are not decoded: a benchmark's, which would measure that too, and an older release's.
+// TapRaw is Tap of messages that are not decoded: a benchmark's, which would measure that too, an older release's, and
+// those of whoever develops a consumer.
 func (s *Server) TapRaw() *Recorder {
 	r := newRecorder()
 	r.raw = true

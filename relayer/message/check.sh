@@ -6,4 +6,4 @@ cd "$(dirname "$0")/../.."
 npm ci --prefix relayer/message/typescript --no-audit --no-fund --ignore-scripts
 npm run --prefix relayer/message/typescript build
 go test -tags languages -run 'TestPython|TestTypeScript' -count=1 -v ./relayer/message/subscriber
-go test -tags languages -run TestConsumersInEveryLanguage -count=1 -v ./cmd/escrow-relayer
+go test -tags languages,long -run TestConsumersInEveryLanguage -count=1 -v ./cmd/escrow-relayer

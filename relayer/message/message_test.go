@@ -8,6 +8,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -114,6 +115,17 @@ func TestGolden(t *testing.T) {
 			require.Equal(t, x.name == "truncated", m.Truncated)
 		})
 	}
+}
+
+// The message that the README shows is one.
+func TestReadmeShowsAMessage(t *testing.T) {
+	text, err := os.ReadFile("../../README.md")
+	require.NoError(t, err)
+	body := regexp.MustCompile(`(?s)\n## A message\n\n( {4}\{.*?\n {4}\}\n)`).FindSubmatch(text)
+	require.NotNil(t, body)
+	value, err := jsonschema.UnmarshalJSON(bytes.NewReader(body[1]))
+	require.NoError(t, err)
+	require.NoError(t, compile(t).Validate(value))
 }
 
 func golden(t *testing.T, name string, got []byte) {

@@ -315,3 +315,11 @@ func TestPageKeepsTheLastFleetWhileTheDatabaseIsGone(t *testing.T) {
 	require.NotEmpty(t, answer.FleetError)
 	require.Len(t, answer.Fleet.Instances, 3)
 }
+
+// An endpoint without a name of its own is named by its URL, once.
+func TestEndpointIsNamedOnce(t *testing.T) {
+	t.Parallel()
+	s, source := bare(t, broken(t))
+	source.set(func(i *fleet.Self) { i.Endpoints = []fleet.Endpoint{{Name: "http://node", Host: "http://node"}} })
+	require.Equal(t, 1, strings.Count(body(t, get(t, s.Handler(), "/")), "http://node"))
+}

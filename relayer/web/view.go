@@ -240,8 +240,8 @@ func fleetOf(n *news, i *fleet.Self) fleetView {
 	v.Slots = fmt.Sprintf("%s of %s slots served, %s of them adopted; %s of a dead owner, %s free.", count(s.Served),
 		count(s.Total), count(s.Adopted), count(s.Dead), count(s.Free))
 	if f.Forgotten > 0 {
-		v.Forgotten = plural(f.Forgotten, "instance", "instances") +
-			" that stopped or died a while ago and own nothing are not shown."
+		v.Forgotten = plural(f.Forgotten, "instance is", "instances are") +
+			" not shown: stopped or dead for a while, and without slots."
 	}
 
 	for k := range f.Instances {
@@ -338,6 +338,10 @@ func endpoints(i *fleet.Self, now time.Time) (all []endpointView) {
 		v := endpointView{Endpoint: e}
 		if e.Head > 0 && e.Head < i.Head-slowEndpoint {
 			v.Behind = count(i.Head-e.Head) + " behind"
+		}
+
+		if e.Host == e.Name { // an endpoint without a name of its own
+			v.Host = ""
 		}
 
 		if e.LastError != "" {
