@@ -208,6 +208,7 @@ func (c *consumer) kill() {
 // dieAt starts the program, gives it something to do, and kills it at a step: before its statement reaches
 // Postgres, which it does after the program's death, or before its acknowledgement has an effect, which is lost.
 func (c *consumer) dieAt(at step) {
+	c.kill() // one that runs would get the messages, and has prepared its statements
 	var caught <-chan struct{}
 	if at.moment != "" {
 		var disarm func()
