@@ -340,10 +340,6 @@ func endpoints(i *fleet.Self, now time.Time) (all []endpointView) {
 			v.Behind = count(i.Head-e.Head) + " behind"
 		}
 
-		if e.Host == e.Name { // an endpoint without a name of its own
-			v.Host = ""
-		}
-
 		if e.LastError != "" {
 			v.Failed = span(now.Sub(e.LastErrorAt)) + " ago"
 		}
