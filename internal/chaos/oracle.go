@@ -2,6 +2,7 @@ package chaos
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -21,30 +22,31 @@ import (
 // Verdict of the oracle.
 type Verdict struct {
 	Plan       Plan
-	Audit      *lab.Audit
-	Second     *lab.Audit // of the second chain, if there is one
-	Retracted  int
-	Wrong      []string      // everything that must not be
-	Seen       []string      // what else is worth telling
-	Recovery   time.Duration // from the end of the faults until the fleet was whole
-	Logs       string        // folder
-	Duplicates int
+	Chains     []Counts         // the second chain, if there is one, is the second
+	Wrong      []string         // everything that must not be
+	Seen       []string         // what else is worth telling
+	Recovery   time.Duration    // from the end of the faults until the fleet was whole
+	Logs       string           // folder
 	Lost       int              // sessions that instances lost
-	States     int              // escrows whose record was compared with what they say themselves
 	Goroutines int              // the most that one instance had at rest
 	Commands   *CommandsVerdict // nil: there were none
+}
+
+// Counts are what a chain has, and what its relayers made of it.
+type Counts struct {
+	Escrows, Emitted, Received, Duplicates, Retracted int
+	States                                            int // escrows whose record was compared with what they say themselves
 }
 
 // Clean says that nothing is wrong.
 func (v *Verdict) Clean() bool { return len(v.Wrong) == 0 }
 
 func (v *Verdict) String() string {
-	s := fmt.Sprintf("seed %d: escrows %d, emitted %d, received %d, duplicates %d, retracted %d, records asked of the chain %d, sessions lost %d, goroutines %d, whole after %s",
-		v.Plan.Seed, v.Audit.Escrows, v.Audit.Emitted, v.Audit.Received, v.Duplicates, v.Retracted, v.States, v.Lost,
-		v.Goroutines, v.Recovery.Round(time.Millisecond))
-	if v.Second != nil {
-		s += fmt.Sprintf("; second chain: escrows %d, emitted %d, received %d", v.Second.Escrows, v.Second.Emitted,
-			v.Second.Received)
+	s := fmt.Sprintf("seed %d: sessions lost %d, goroutines %d, whole after %s", v.Plan.Seed, v.Lost, v.Goroutines,
+		v.Recovery.Round(time.Millisecond))
+	for _, c := range v.Chains {
+		s += fmt.Sprintf("; escrows %d, emitted %d, received %d, duplicates %d, retracted %d, records asked of the chain %d",
+			c.Escrows, c.Emitted, c.Received, c.Duplicates, c.Retracted, c.States)
 	}
 
 	if v.Commands != nil {
@@ -80,12 +82,14 @@ func (r *run) judge(ctx context.Context) (*Verdict, error) {
 		}
 	}
 
-	if err := r.judgeFirst(ctx, begun, v); err != nil {
+	omits := r.plan.Has(NodeOmits) || r.plan.lacksRefunds() // the second reading finds what is missing
+	if err := r.judgeChain(ctx, side{r.chain, r.lab.Contracts}, omits, v); err != nil {
 		return nil, err
 	}
 
+	v.Recovery = time.Since(begun)
 	if r.second != nil {
-		if err := r.judgeSecond(ctx, v); err != nil {
+		if err := r.judgeChain(ctx, r.second.side, false, v); err != nil {
 			return nil, err
 		}
 	}
@@ -109,107 +113,50 @@ func (r *run) judge(ctx context.Context) (*Verdict, error) {
 	return v, nil
 }
 
-// judgeFirst compares the first chain with its relayers' messages and tables, and with what consumers
-// make of the messages.
-func (r *run) judgeFirst(ctx context.Context, begun time.Time, v *Verdict) error {
-	last, err := r.lab.Head(ctx)
-	if err != nil {
-		return err
-	}
-
-	omits := r.plan.Has(NodeOmits) || r.plan.lacksRefunds() // the second reading finds what is missing
-	verified := int64(0)
+// judgeChain lets a chain go on by some empty blocks and stand still, waits for its relayers, and compares what they
+// have published and stored with what the chain says.
+func (r *run) judgeChain(ctx context.Context, s side, omits bool, v *Verdict) error {
 	// Enough more blocks that the cursors of all watches pass what a reorganisation has replaced.
-	blocks := 2*r.plan.Confirmations + 10
-	if omits {
-		blocks += 2 * epoch
-		verified = int64(last)
-	}
-
-	patience := settleTimeout
-	if omits {
-		patience += suspectTimeout
-	}
-
-	settled, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	first := side{r.chain, r.lab.Contracts}
-	truth, err := r.compare(settled, first, blocks, verified, v, &v.Audit)
-	if err != nil {
-		return err
-	}
-
-	v.Recovery, v.Lost = time.Since(begun), r.lost()
-	v.Duplicates = len(v.Audit.Duplicated)
-	if a := v.Audit; !r.plan.Deep() && len(a.Unknown) > 0 {
-		v.wrong("published below finality, or invented: %v", a.Unknown)
-	}
-
-	return r.consumers(settled, truth, v)
-}
-
-// judgeSecond compares the second chain with its relayers' messages and tables.
-func (r *run) judgeSecond(ctx context.Context, v *Verdict) error {
-	settled, cancel := context.WithTimeout(ctx, settleTimeout)
-	defer cancel()
-	if _, err := r.compare(settled, r.second.side, 2*r.plan.Confirmations+10, 0, v, &v.Second); err != nil {
-		return err
-	}
-
-	if a := v.Second; !a.Exact() || len(a.Duplicated) > 0 && !r.doubtful(v.Lost) {
-		v.wrong("second chain: %s", a)
-	}
-
-	return nil
-}
-
-// compare lets a chain go on by some empty blocks and stand still, waits for its relayers, and
-// compares messages and tables with what the chain says.
-func (r *run) compare(ctx context.Context, s side, blocks int, verified int64, v *Verdict,
-	audit **lab.Audit) (*testchain.Truth, error) {
-	if err := s.chain.Mine(ctx, blocks); err != nil {
-		return nil, err
-	}
-
+	blocks, patience, verified := 2*r.plan.Confirmations+10, settleTimeout, int64(0)
 	head, err := s.head(ctx)
-	if err != nil {
-		return nil, err
+	if omits {
+		blocks, patience, verified = blocks+2*epoch, patience+suspectTimeout, int64(head)
+	}
+
+	if err = errors.Join(err, s.chain.Mine(ctx, blocks)); err != nil {
+		return err
+	}
+
+	if head, err = s.head(ctx); err != nil {
+		return err
 	}
 
 	target := head - uint64(r.plan.Confirmations)
 	truth, err := testchain.ReadTruth(ctx, s.chain.HTTP(), s.contracts.Block, target, s.contracts.Factory,
 		s.contracts.Legacy)
 	if err != nil {
-		return nil, err
+		return err
 	}
 
-	if why := r.settle(ctx, s, int64(target), verified); why != "" {
+	settled, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	if why := r.settle(settled, s, int64(target), verified); why != "" {
 		v.wrong("chain %d not whole in time: %s", s.id(), why)
 	}
 
-	*audit = lab.Compare(truth, r.received(s.id(), lab.Topic), nil)
-	for range 50 { // a subscriber hears of a message a moment after its acknowledgement
-		if len((*audit).Missing) == 0 || !pause(ctx, 100*time.Millisecond) {
-			break
-		}
-
-		*audit = lab.Compare(truth, r.received(s.id(), lab.Topic), nil)
+	v.Lost = r.lost()
+	v.Chains = append(v.Chains, Counts{Escrows: len(truth.Escrows)})
+	counts := &v.Chains[len(v.Chains)-1]
+	// What a node has left out is published when the verifier has found it: later than newer events of its escrow.
+	if err := r.messages(settled, s.id(), truth, !omits, v, counts); err != nil {
+		return err
 	}
 
-	if a := *audit; len(a.Missing) > 0 {
-		v.wrong("missing: %v", a.Missing)
-	}
-
-	if a := *audit; len(a.Malformed) > 0 {
-		v.wrong("malformed: %v", a.Malformed)
-	}
-
-	ctx = context.WithoutCancel(ctx)
 	if err := r.tables(ctx, s, truth, v); err != nil {
-		return nil, err
+		return err
 	}
 
-	return truth, r.states(ctx, s, truth, v)
+	return r.states(ctx, s, truth, v, counts)
 }
 
 // head is the chain's newest block.
@@ -221,25 +168,6 @@ func (s side) head(ctx context.Context) (uint64, error) {
 	defer c.Close()
 
 	return c.BlockNumber(ctx)
-}
-
-// received are the messages of a chain on a topic, as a subscriber got them; as the server stored
-// them when the topic was deleted and created again, since no subscription outlives that.
-func (r *run) received(chain int64, topic string) []testpubsub.Message {
-	all := r.lab.Received.Messages()
-	switch {
-	case r.plan.Has(TopicGone):
-		all = slices.DeleteFunc(slices.Clone(r.tap.Messages()),
-			func(m testpubsub.Message) bool { return m.Topic != testpubsub.TopicName(lab.Project, topic) })
-	case topic == lab.Retractions:
-		all = r.lab.Retracted.Messages()
-	}
-
-	id := strconv.FormatInt(chain, 10)
-
-	return slices.DeleteFunc(slices.Clone(all), func(m testpubsub.Message) bool {
-		return m.Attributes[message.AttrChainID] != id || m.Attributes[message.AttrReplay] == "true"
-	})
 }
 
 // doubtful reports whether a message may have come twice: an instance was killed or cut off after it had
@@ -309,23 +237,28 @@ func (r *run) settle(ctx context.Context, s side, target, verified int64) string
 	}
 }
 
-// consumers checks that a consumer that keeps a set of the two topics, by event_id, ends with exactly
+// messages checks that a consumer that keeps a set of the two topics, by event_id, ends with exactly
 // what the chain has, and that nothing was published or retracted twice without a fault that explains
 // it.
-func (r *run) consumers(ctx context.Context, truth *testchain.Truth, v *Verdict) error {
+func (r *run) messages(ctx context.Context, chain int64, truth *testchain.Truth, order bool, v *Verdict,
+	counts *Counts) error {
 	want, err := canonical(truth)
 	if err != nil {
 		return err
 	}
 
-	id := r.chain.ChainID().Int64()
-	// What a node has left out is published when the verifier has found it: later than newer events of its escrow.
-	order, random := !r.plan.Has(NodeOmits) && !r.plan.lacksRefunds(), rand.New(rand.NewPCG(r.plan.Seed, 0x5e7))
+	for _, contents := range want {
+		counts.Emitted += len(contents)
+	}
+
+	random := rand.New(rand.NewPCG(r.plan.Seed, 0x5e7))
 	var events, retractions []delivery
 	var wrong []string
 	for range 50 { // a subscriber hears of a message a moment after its acknowledgement
-		events, retractions = r.decoded(id, lab.Topic), r.decoded(id, lab.Retractions)
-		if wrong = consume(events, retractions, want, order, random); len(wrong) == 0 || !pause(ctx, 100*time.Millisecond) {
+		var malformed []string
+		events, retractions, malformed = r.received(chain)
+		wrong = append(malformed, consume(events, retractions, want, order, random)...)
+		if len(wrong) == 0 || !pause(ctx, 100*time.Millisecond) {
 			break
 		}
 	}
@@ -336,33 +269,52 @@ func (r *run) consumers(ctx context.Context, truth *testchain.Truth, v *Verdict)
 	first, wrong := replaysFollow(r.tap.Messages())
 	v.Wrong = append(v.Wrong, wrong...)
 	for _, m := range first {
-		if t, err := decode(m); err == nil && m.Attributes[message.AttrChainID] == strconv.FormatInt(id, 10) {
+		if t, err := decode(m); err == nil && m.Attributes[message.AttrChainID] == strconv.FormatInt(chain, 10) {
 			stored = append(stored, t)
 		}
 	}
 
 	v.Wrong = append(v.Wrong, identities(stored)...)
-	r.repetitions(events, retractions, v)
+	r.repetitions(events, retractions, v, counts)
 
 	return nil
 }
 
-// decoded are the messages of a chain on a topic. Those that are malformed were counted by the audit.
-func (r *run) decoded(chain int64, topic string) (list []delivery) {
-	for _, m := range r.received(chain, topic) {
-		if t, err := decode(m); err == nil {
-			list = append(list, t)
+// received are a chain's messages on the two topics, as a subscriber got them; as the server stored
+// them when the topic was deleted and created again, since no subscription outlives that.
+func (r *run) received(chain int64) (events, retractions []delivery, malformed []string) {
+	on := map[string][]delivery{}
+	for topic, messages := range map[string][]testpubsub.Message{lab.Topic: r.lab.Received.Messages(),
+		lab.Retractions: r.lab.Retracted.Messages()} {
+		if r.plan.Has(TopicGone) {
+			messages = slices.DeleteFunc(slices.Clone(r.tap.Messages()),
+				func(m testpubsub.Message) bool { return m.Topic != testpubsub.TopicName(lab.Project, topic) })
+		}
+
+		for _, m := range messages {
+			if m.Attributes[message.AttrChainID] != strconv.FormatInt(chain, 10) || m.Attributes[message.AttrReplay] == "true" {
+				continue
+			}
+
+			switch d, err := decode(m); {
+			case err != nil:
+				malformed = append(malformed, "malformed: "+err.Error())
+			case d.retracted != (topic == lab.Retractions):
+				malformed = append(malformed, fmt.Sprintf("on the topic %s: %+v", topic, d))
+			default:
+				on[topic] = append(on[topic], d)
+			}
 		}
 	}
 
-	return list
+	return on[lab.Topic], on[lab.Retractions], malformed
 }
 
 // repetitions checks that each id was published once, and retracted at most once, and only if a
 // reorganisation went deeper than the confirmations.
-func (r *run) repetitions(events, retractions []delivery, v *Verdict) {
+func (r *run) repetitions(events, retractions []delivery, v *Verdict, counts *Counts) {
 	doubtful := r.doubtful(v.Lost)
-	count := func(list []delivery, what string) map[string]int {
+	distinct := func(list []delivery, what string) int {
 		n := map[string]int{}
 		for _, t := range list {
 			if n[t.id]++; n[t.id] == 2 && !doubtful {
@@ -370,7 +322,7 @@ func (r *run) repetitions(events, retractions []delivery, v *Verdict) {
 			}
 		}
 
-		return n
+		return len(n)
 	}
 	for _, e := range events {
 		if !e.plain && !r.plan.Deep() {
@@ -378,9 +330,9 @@ func (r *run) repetitions(events, retractions []delivery, v *Verdict) {
 		}
 	}
 
-	count(events, "published")
-	v.Retracted = len(count(retractions, "retracted"))
-	if v.Retracted > 0 && !r.plan.Deep() {
-		v.wrong("%d events retracted, though no reorganisation went deeper than the confirmations", v.Retracted)
+	counts.Received, counts.Retracted = len(events), distinct(retractions, "retracted")
+	counts.Duplicates = len(events) - distinct(events, "published")
+	if counts.Retracted > 0 && !r.plan.Deep() {
+		v.wrong("%d events retracted, though no reorganisation went deeper than the confirmations", counts.Retracted)
 	}
 }

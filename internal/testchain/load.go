@@ -13,9 +13,8 @@ import (
 
 // Load makes many escrows and events with few transactions. It is to be used by one goroutine at a time.
 //
-// Create makes real escrows, of the factory. Clone and Announce make what looks the same to a
-// relayer whose FACTORY_ADDRESS is Deployment.Load: clones emit as many Approved as one likes, and
-// announced ones are addresses without code, for fleets of a million.
+// Create makes real escrows, of the factory. Clone makes what looks the same to a relayer whose
+// FACTORY_ADDRESS is Deployment.Load, and emits as many Approved as one likes.
 type Load struct {
 	node       Node
 	deployment Deployment
@@ -29,7 +28,6 @@ const (
 	gasClone    = 50_000
 	gasCall     = 6_000 // of a clone
 	gasApproved = 1_800 // one event of a clone
-	gasAnnounce = 4_000
 )
 
 var loadABI = contracts.NewLoad()
@@ -79,15 +77,6 @@ func (l *Load) Clone(ctx context.Context, n int) ([]common.Address, error) {
 func (l *Load) Emit(ctx context.Context, clones []common.Address, times int) error {
 	_, err := l.fill(ctx, len(clones), gasCall+uint64(times)*gasApproved, func(first, n int) []byte {
 		return loadABI.PackApprove(clones[first:first+n], big.NewInt(int64(times)))
-	})
-
-	return err
-}
-
-// Announce makes EscrowDeployed of the Load contract for escrows first to first+n-1, which have no code.
-func (l *Load) Announce(ctx context.Context, first, n int) error {
-	_, err := l.fill(ctx, n, gasAnnounce, func(offset, n int) []byte {
-		return loadABI.PackAnnounce(big.NewInt(int64(first+offset)), big.NewInt(int64(n)))
 	})
 
 	return err
