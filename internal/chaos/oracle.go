@@ -35,7 +35,8 @@ type Verdict struct {
 // Counts are what a chain has, and what its relayers made of it.
 type Counts struct {
 	Escrows, Emitted, Received, Duplicates, Retracted int
-	States                                            int // escrows whose record was compared with what they say themselves
+
+	States int // escrows whose record was compared with what they say themselves
 }
 
 // Clean says that nothing is wrong.
