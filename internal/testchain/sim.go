@@ -17,10 +17,17 @@ import (
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/common/hexutil"
+	"github.com/ethereum/go-ethereum/core"
+	"github.com/ethereum/go-ethereum/core/rawdb"
 	"github.com/ethereum/go-ethereum/core/types"
+	"github.com/ethereum/go-ethereum/eth"
+	"github.com/ethereum/go-ethereum/eth/catalyst"
 	"github.com/ethereum/go-ethereum/eth/ethconfig"
-	"github.com/ethereum/go-ethereum/ethclient/simulated"
+	"github.com/ethereum/go-ethereum/eth/filters"
+	"github.com/ethereum/go-ethereum/ethclient"
 	"github.com/ethereum/go-ethereum/node"
+	"github.com/ethereum/go-ethereum/p2p"
+	"github.com/ethereum/go-ethereum/params"
 	"github.com/ethereum/go-ethereum/rpc"
 
 	"github.com/fusion-prime/escrow-relayer/internal/port"
@@ -36,9 +43,11 @@ type Sim struct {
 	stranger Account // emits what shifts the indexes of others' logs
 	client   *rpc.Client
 
-	mu      sync.Mutex // one block at a time
-	backend *simulated.Backend
-	begun   []time.Time // by number: when the making of the first block of that number began
+	mu     sync.Mutex // one block at a time
+	node   *node.Node
+	eth    *eth.Ethereum
+	beacon *catalyst.SimulatedBeacon
+	begun  []time.Time // by number: when the making of the first block of that number began
 
 	miner sync.WaitGroup
 	stop  chan struct{}
@@ -54,15 +63,15 @@ func StartSim(o Options) (*Sim, error) {
 	var err error
 	s.url = o.Addr
 	if s.reserved, err = reserve(&s.url); err == nil {
-		s.backend, err = startBackend(s.url, endow(all), o)
+		err = s.startBackend(endow(all))
 	}
 
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("start the simulated chain at %s: %w", s.url, err), s.reserved.Close())
+		return nil, errors.Join(fmt.Errorf("start the simulated chain at %s: %w", s.url, err), s.close())
 	}
 
 	if s.client, err = rpc.Dial(s.HTTP()); err != nil {
-		return nil, errors.Join(fmt.Errorf("reach the simulated chain: %w", err), s.backend.Close(), s.reserved.Close())
+		return nil, errors.Join(fmt.Errorf("reach the simulated chain: %w", err), s.close())
 	}
 
 	s.miner.Go(s.mineAtInterval)
@@ -71,50 +80,77 @@ func StartSim(o Options) (*Sim, error) {
 	return s, nil
 }
 
-// startBackend makes an error of the panic that the simulated package answers a port in use with.
-// That leaves half a chain behind, so the port is reserved or tried first.
-func startBackend(addr string, alloc types.GenesisAlloc, o Options) (b *simulated.Backend, err error) {
-	host, portText, err := net.SplitHostPort(addr)
+// startBackend does what go-ethereum's package simulated does, and keeps hold of the chain.
+func (s *Sim) startBackend(alloc types.GenesisAlloc) error {
+	host, portText, err := net.SplitHostPort(s.url)
 	if err != nil {
-		return nil, err
+		return err
 	}
 
 	port, err := strconv.Atoi(portText)
 	if err != nil {
-		return nil, err
+		return err
 	}
 
-	defer func() {
-		switch p := recover().(type) {
-		case nil:
-		case error: // another process may have taken the port just now
-			err = p
-		default:
-			err = fmt.Errorf("%v", p)
-		}
-	}()
+	n := node.DefaultConfig
+	n.DataDir, n.P2P = "", p2p.Config{NoDiscovery: true}
+	// The same port serves both.
+	n.HTTPHost, n.HTTPPort, n.HTTPModules, n.HTTPVirtualHosts = host, port,
+		[]string{"eth", "net", "web3", "txpool"}, []string{"*"}
+	n.WSHost, n.WSPort, n.WSModules, n.WSOrigins = host, port, n.HTTPModules, []string{"*"}
+	config := *params.AllDevChainProtocolChanges
+	config.ChainID = new(big.Int).SetUint64(s.options.ChainID)
+	// the rules of live chains: the drafts of the next forks price gas otherwise
+	config.BogotaTime, config.AmsterdamTime = nil, nil
+	e := ethconfig.Defaults
+	e.NetworkId, e.SyncMode, e.TxPool.NoLocals, e.LogNoHistory = s.options.ChainID, ethconfig.FullSync, true, true
+	e.Genesis = &core.Genesis{Config: &config, Alloc: core.SystemContractAllocs(),
+		GasLimit: cmp.Or(s.options.GasLimit, e.Miner.GasCeil)}
+	maps.Copy(e.Genesis.Alloc, alloc)
+	e.Miner.GasCeil = e.Genesis.GasLimit
+	// a block is built in one go, and until then; the default leaves out what takes over 2 s
+	e.Miner.Recommit = time.Minute
+	// a full block at a high fee costs more than the default allows
+	e.RPCTxFeeCap = 0
+	e.TxPool.GlobalSlots, e.TxPool.AccountSlots = 1<<16, 1<<14 // a load test sends more at once than a network would
+	e.TxPool.GlobalQueue, e.TxPool.AccountQueue = 1<<16, 1<<14
+	if s.node, err = node.New(&n); err != nil {
+		return err
+	}
 
-	return simulated.NewBackend(alloc, func(n *node.Config, e *ethconfig.Config) {
-		// The same port serves both.
-		n.HTTPHost, n.HTTPPort, n.HTTPModules, n.HTTPVirtualHosts = host, port,
-			[]string{"eth", "net", "web3", "txpool"}, []string{"*"}
-		n.WSHost, n.WSPort, n.WSModules, n.WSOrigins = host, port, n.HTTPModules, []string{"*"}
-		config := *e.Genesis.Config
-		config.ChainID = new(big.Int).SetUint64(o.ChainID)
-		// the rules of live chains: the drafts of the next forks price gas otherwise
-		config.BogotaTime, config.AmsterdamTime = nil, nil
-		e.Genesis.Config, e.NetworkId = &config, o.ChainID
-		e.Genesis.GasLimit = cmp.Or(o.GasLimit, e.Genesis.GasLimit)
-		e.Miner.GasCeil = e.Genesis.GasLimit
-		e.Genesis.Alloc = maps.Clone(e.Genesis.Alloc)
-		// a block is built in one go, and until then; the default leaves out what takes over 2 s
-		e.Miner.Recommit = time.Minute
-		// a full block at a high fee costs more than the default allows
-		e.RPCTxFeeCap = 0
-		e.TxPool.GlobalSlots, e.TxPool.AccountSlots = 1<<16, 1<<14 // a load test sends more at once than a network would
-		e.TxPool.GlobalQueue, e.TxPool.AccountQueue = 1<<16, 1<<14
-	}), nil
+	if s.eth, err = eth.New(s.node, &e); err != nil {
+		return err
+	}
+
+	s.node.RegisterAPIs([]rpc.API{{Namespace: "eth",
+		Service: filters.NewFilterAPI(filters.NewFilterSystem(s.eth.APIBackend, filters.Config{}))}})
+	if err = s.node.Start(); err != nil {
+		return err
+	}
+
+	if s.beacon, err = catalyst.NewSimulatedBeacon(0, common.Address{}, s.eth); err != nil {
+		return err
+	}
+
+	return s.beacon.Fork(s.eth.BlockChain().GetCanonicalHash(0))
 }
+
+// close ends what startBackend has begun.
+func (s *Sim) close() (err error) {
+	if s.beacon != nil {
+		err = s.beacon.Stop()
+	}
+
+	if s.node != nil {
+		err = errors.Join(err, s.node.Close())
+	}
+
+	return errors.Join(err, s.reserved.Close())
+}
+
+// sealed hides the final block from the database's freezer, which once a minute moves all blocks up to it to where no
+// reorganisation reaches them any more: the chain would never get another block then.
+func (s *Sim) sealed() { rawdb.WriteFinalizedBlockHash(s.eth.ChainDb(), common.Hash{}) }
 
 // HTTP is its URL for requests.
 func (s *Sim) HTTP() string { return "http://" + s.url }
@@ -144,7 +180,9 @@ func (s *Sim) mine(ctx context.Context, n int) error {
 		before := s.head()
 		s.begins(before + 1)
 		err := s.whileRefused(ctx, func() error {
-			if s.backend.Commit(); s.head() <= before { // Commit keeps its error to itself
+			s.beacon.Commit()
+			s.sealed()
+			if s.head() <= before { // Commit keeps its error to itself
 				return fmt.Errorf("mine block %d: the simulated chain is still at %d", before+1, s.head())
 			}
 
@@ -154,8 +192,9 @@ func (s *Sim) mine(ctx context.Context, n int) error {
 			return err
 		}
 
-		// Its one effect is to wait until the pool has heard of the block: there is no such block to fork at.
-		_ = s.backend.Fork(common.Hash{})
+		if err := s.eth.TxPool().Sync(); err != nil { // it has heard of the block then
+			return fmt.Errorf("wait for the pool: %w", err)
+		}
 	}
 
 	return nil
@@ -216,14 +255,7 @@ func (s *Sim) HeadAt(t time.Time) uint64 {
 }
 
 // head is the number of the newest block.
-func (s *Sim) head() uint64 {
-	n, err := s.backend.Client().BlockNumber(context.Background()) // a function call, in this process
-	if err != nil {
-		return 0
-	}
-
-	return n
-}
+func (s *Sim) head() uint64 { return s.eth.BlockChain().CurrentBlock().Number.Uint64() }
 
 // SetInterval makes a block at that pace from now on; zero ends that.
 func (s *Sim) SetInterval(pace time.Duration) {
@@ -264,7 +296,9 @@ func (s *Sim) AdvanceTime(ctx context.Context, d time.Duration) error {
 
 		s.begins(s.head() + 1)
 
-		return s.backend.AdjustTime(d)
+		defer s.sealed()
+
+		return s.beacon.AdjustTime(d)
 	})
 	if err != nil {
 		return fmt.Errorf("advance the chain's time by %s: %w", d, err)
@@ -398,7 +432,7 @@ func (s *Sim) emit(ctx context.Context, n int) error {
 		return nil
 	}
 
-	client := s.backend.Client()
+	client := ethclient.NewClient(s.client)
 	nonce, err := client.PendingNonceAt(ctx, s.stranger.Address)
 	if err != nil {
 		return fmt.Errorf("read the stranger's nonce: %w", err)
@@ -439,20 +473,16 @@ func (s *Sim) fork(ctx context.Context, depth int) ([][]hexutil.Bytes, error) {
 		blocks[i] = slices.DeleteFunc(raw, func(r hexutil.Bytes) bool { return sender(r) == s.stranger.Address })
 	}
 
-	fork, err := s.backend.Client().HeaderByNumber(ctx, new(big.Int).SetUint64(s.head()-uint64(depth)))
-	if err != nil {
-		return nil, fmt.Errorf("read the block of the fork: %w", err)
-	}
-
+	at := s.head() - uint64(depth)
 	err = s.whileRefused(ctx, func() error {
-		s.backend.Rollback()
-		return s.backend.Fork(fork.Hash())
+		s.beacon.Rollback()
+		return s.beacon.Fork(s.eth.BlockChain().GetCanonicalHash(at))
 	})
 	if err != nil {
-		return nil, fmt.Errorf("fork at block %d: %w", fork.Number, err)
+		return nil, fmt.Errorf("fork at block %d: %w", at, err)
 	}
 
-	s.backend.Rollback() // what came back from the replaced blocks
+	s.beacon.Rollback() // what came back from the replaced blocks
 
 	return blocks, nil
 }
@@ -487,5 +517,5 @@ func (s *Sim) Stop() error {
 	s.miner.Wait()
 	s.client.Close()
 
-	return errors.Join(s.backend.Close(), s.reserved.Close())
+	return s.close()
 }
