@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"time"
 
@@ -161,6 +162,13 @@ const selectCommands = `select ` + commandColumns + ` from commands
 
 const selectCommand = `select ` + commandColumns + ` from commands where chain_id = $1 and command_id = $2`
 
+// selectUsed is what is left of a command that had a nonce and was answered, after RETENTION.
+const selectUsed = `
+	select json_build_object('command_id', hex(command_id), 'kind', kind, 'sender', hex(sender), 'escrow', hex(escrow),
+	       'state', state, 'detail', 'answered, and left after RETENTION', 'nonce', nonce, 'transaction_hash', hex(tx_hash),
+	       'block_hash', hex(block_hash), 'expires_at', expires_at)
+	  from used_nonces where chain_id = $1 and command_id = bytes($2)`
+
 const selectCommandAttempts = `
 	select attempt, purpose, tx_hash, fee_cap::text, tip_cap::text, epoch, signed_at
 	  from command_attempts where chain_id = $1 and command_id = $2 order by attempt`
@@ -186,15 +194,16 @@ func commandShowCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "show ID",
 		Short: "Show a command and everything that was signed for it, as JSON",
-		Long:  "Show a command and everything that was signed for it, as JSON. Reads CHAIN_ID and DATABASE_URL.",
-		Args:  oneID,
+		Long: `Show a command and everything that was signed for it, as JSON. Of one that left after RETENTION it shows what is left: the nonce that it had, and the
+transaction that decided it. Reads CHAIN_ID and DATABASE_URL.`,
+		Args: oneID,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return readDatabase(cmd, func(ctx context.Context, cfg *config.Config, db *database.Database) error {
 				id := strings.ToLower(args[0])
 				rows, _ := db.Pool.Query(ctx, selectCommand, cfg.ChainID, id)
 				row, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[commandRow])
 				if errors.Is(err, pgx.ErrNoRows) {
-					return no{fmt.Errorf("no command %s was taken in on chain %d", id, cfg.ChainID)}
+					return showLeft(ctx, cmd.OutOrStdout(), cfg.ChainID, db, id)
 				}
 
 				if err != nil {
@@ -211,6 +220,22 @@ func commandShowCommand() *cobra.Command {
 			})
 		},
 	}
+}
+
+// showLeft shows what is left of a command that is not in the table of commands.
+func showLeft(ctx context.Context, out io.Writer, chainID int64, db *database.Database, id string) error {
+	var left json.RawMessage
+	err := db.Pool.QueryRow(ctx, selectUsed, chainID, id).Scan(&left)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return no{fmt.Errorf("no command %s on chain %d: it was not taken in, or it left after RETENTION without ever having a nonce",
+			id, chainID)}
+	}
+
+	if err != nil {
+		return fmt.Errorf("read what is left of command %s: %w", id, err)
+	}
+
+	return printJSON(out, left)
 }
 
 // oneID takes the id of a command as the only argument.

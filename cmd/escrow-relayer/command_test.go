@@ -26,6 +26,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/internal/testpg"
 	"github.com/fusion-prime/escrow-relayer/internal/testpubsub"
 	"github.com/fusion-prime/escrow-relayer/relayer/command"
+	"github.com/fusion-prime/escrow-relayer/relayer/retention"
 )
 
 // keyFiles writes a keystore file of an account and its password.
@@ -241,6 +242,20 @@ func TestCommandsEndToEnd(t *testing.T) {
 		code, out := call(t, database, args...)
 		require.Equal(t, 2, code, "%v: %s", args, out)
 	}
+
+	// After RETENTION it tells what is left of a command that had a nonce.
+	for _, statement := range []string{`delete from chain_blocks where number < (select max(number) from chain_blocks)`,
+		`update commands set reserve_day = null, answered_at = now() - interval '9 days', expires_at = now() - interval '9 days'`} {
+		_, err := l.DB.Exec(t.Context(), statement)
+		require.NoError(t, err)
+	}
+
+	removed, err := retention.Once(t.Context(), retention.Config{DB: l.DB, ChainID: 1337, Events: time.Hour})
+	require.NoError(t, err)
+	require.EqualValues(t, n, removed.Commands)
+	left := string(pipe(t, nil, database, "command", "show", ids[0]))
+	require.Contains(t, left, `"state": "done"`)
+	require.Contains(t, left, "left after RETENTION")
 }
 
 // The public key of the private key 1, as OpenSSL and Cloud KMS write it, and the address that every

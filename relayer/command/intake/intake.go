@@ -45,8 +45,7 @@ type Config struct {
 	Answers   *send.Answers // counts what Run dismisses; nil: it is not counted
 	// Run dismisses what is left so long after it expired by its sender's owner, if it has one; 0 means 60 s.
 	DismissAfter time.Duration
-	DismissEvery time.Duration    // how often Run looks for it; 0 means 30 s
-	Now          func() time.Time // by which a command may expire; nil: time.Now
+	DismissEvery time.Duration // how often Run looks for it; 0 means 30 s
 }
 
 // Metrics of what comes in.
@@ -85,10 +84,6 @@ func New(cfg Config) (*Intake, error) {
 	cfg.Metrics = cmp.Or(cfg.Metrics, NewMetrics(nil))
 	cfg.DismissAfter = cmp.Or(cfg.DismissAfter, time.Minute)
 	cfg.DismissEvery = cmp.Or(cfg.DismissEvery, 30*time.Second)
-	if cfg.Now == nil {
-		cfg.Now = time.Now
-	}
-
 	return &Intake{cfg: cfg, store: &store{db: cfg.DB, chainID: cfg.ChainID, policy: cfg.Policy,
 		room: map[common.Address]room{}}, queue: make(chan *batch)}, nil
 }
@@ -221,10 +216,6 @@ func (i *Intake) verify(ctx context.Context, raw json.RawMessage) (*candidate, c
 	refusal := i.cfg.Policy.Refuses(requester, &signed.Command)
 	if !i.cfg.Policy.knows(requester) {
 		return refuse(command.CodeNotAllowed, refusal)
-	}
-
-	if latest := i.cfg.Now().Add(maxLife).Unix(); refusal == "" && int64(signed.ExpiresAt) > latest {
-		refusal = fmt.Sprintf("expires_at may be at most %d: a week ahead", latest)
 	}
 
 	follows, err := i.follows(ctx, signed.Factory)

@@ -1086,6 +1086,36 @@ func TestWhatHasLeftIsNotTakenAgain(t *testing.T) {
 	require.Zero(t, f.rows("command_claims"))
 }
 
+// Whether a command may have left is judged by the clock by which it leaves, the database's: one whose clock is an hour
+// ahead of the instance's, say.
+func TestLeavingIsByTheDatabasesClock(t *testing.T) {
+	t.Parallel()
+	url := testpg.New(t)
+	ahead := testpg.Open(t, url)
+	for _, statement := range []string{`create schema ahead`, `create function ahead.clock_timestamp() returns timestamptz language sql
+		volatile as $$ select pg_catalog.clock_timestamp() + interval '1 hour' $$`} {
+		_, err := ahead.Exec(t.Context(), statement)
+		require.NoError(t, err)
+	}
+
+	f := &fixture{t: t, db: testpg.Open(t, url+"&search_path=ahead,pg_catalog,public"), key: newKey(t)}
+	f.follow(factory)
+	expiring := func(in time.Duration) *command.Signed {
+		return f.signed(func(c *command.Command) { c.ExpiresAt = uint64(time.Now().Add(in).Unix()) })
+	}
+	verdicts, err := f.open().Take(t.Context(), body(t, []*command.Signed{
+		expiring(15 * time.Minute), expiring(45 * time.Minute), expiring(7*24*time.Hour + 30*time.Minute),
+		expiring(7*24*time.Hour + 90*time.Minute)}), false)
+	require.NoError(t, err)
+	for i, want := range []struct {
+		state command.State
+		final bool
+	}{{command.Expired, false}, {command.Expired, true}, {command.Accepted, false}, {command.Refused, true}} {
+		require.Equal(t, want.state, verdicts[i].Answer.State, i)
+		require.Equal(t, want.final, verdicts[i].Answer.Final(), i)
+	}
+}
+
 // A message may have 256 KiB; what is stored of it is what it says.
 func TestBlanksAreNotStored(t *testing.T) {
 	t.Parallel()

@@ -138,6 +138,11 @@ func (s *store) acceptIn(ctx context.Context, tx pgx.Tx, all []*candidate) error
 		return err
 	}
 
+	var now time.Time // by the clock by which commands expire and leave
+	if err := tx.QueryRow(ctx, `select clock_timestamp()`).Scan(&now); err != nil {
+		return err
+	}
+
 	known := make(map[string]bool, len(ids))
 	fresh := make([]candidate, 0, len(ids))
 	var replies []command.Answer
@@ -148,7 +153,11 @@ func (s *store) acceptIn(ctx context.Context, tx pgx.Tx, all []*candidate) error
 		}
 
 		c := byID[id]
-		unstored, err := s.unstored(ctx, tx, c)
+		if latest := now.Add(maxLife).Unix(); c.refusal == "" && int64(c.signed.ExpiresAt) > latest {
+			c.refusal = fmt.Sprintf("expires_at may be at most %d: a week ahead", latest)
+		}
+
+		unstored, err := s.unstored(ctx, tx, c, now)
 		switch {
 		case err != nil:
 			return err
@@ -185,15 +194,15 @@ func (s *store) acceptIn(ctx context.Context, tx pgx.Tx, all []*candidate) error
 	return outbox.AddAnswers(ctx, tx, s.chainID, replies)
 }
 
-// leftAfter is how long after it has expired a command may have been answered and have left: RETENTION is at least
-// twice as long, since this clock is not the database's.
+// leftAfter is how long after it has expired a command may have been answered and have left: less than the least
+// RETENTION.
 const leftAfter = 30 * time.Minute
 
 // unstored is the answer to a command that is not stored; without a state it is to be. It has revision 0: what has
 // expired long ago may have a final answer that has left with it.
-func (s *store) unstored(ctx context.Context, tx pgx.Tx, c *candidate) (a command.Answer, err error) {
+func (s *store) unstored(ctx context.Context, tx pgx.Tx, c *candidate, now time.Time) (a command.Answer, err error) {
 	a = command.Answer{CommandID: c.id, Kind: c.signed.Kind, Reference: c.signed.Reference, ReplyTo: c.signed.ReplyTo}
-	if int64(c.signed.ExpiresAt) < time.Now().Add(-leftAfter).Unix() {
+	if int64(c.signed.ExpiresAt) < now.Add(-leftAfter).Unix() {
 		a.State, a.Code = command.Expired, command.CodeExpired
 		a.Detail = "expires_at had passed long before it came; an answer that it had before holds"
 
