@@ -32,7 +32,6 @@ import (
 // which belongs to the publisher of answers, changes afterwards.
 type commands struct {
 	accounts []send.Account
-	answers  *send.Answers
 	senders  *send.Metrics
 	policy   *intake.Policy
 	taking   *intake.Metrics
@@ -61,8 +60,7 @@ func newCommands(cfg *config.Config, reg prometheus.Registerer) (c *commands, er
 	}
 
 	if cfg.HasCommands() {
-		c.answers = send.NewAnswers(reg)
-		c.senders = send.NewMetrics(reg, names, c.answers)
+		c.senders = send.NewMetrics(reg, names)
 	}
 
 	if k := cfg.Keeper; k != nil &&
@@ -106,7 +104,7 @@ func (c *commands) open(ctx context.Context, r *Relayer) (err error) {
 	if c.taking != nil {
 		c.intake, err = intake.New(intake.Config{
 			DB: r.db.Pool, ChainID: r.cfg.ChainID, Factories: r.followed, Policy: c.policy, Metrics: c.taking,
-			Answers: c.answers, Log: r.component("intake"),
+			Log: r.component("intake"),
 		})
 		if err != nil {
 			return err
@@ -210,7 +208,7 @@ func (c *commands) work(ctx context.Context, t *tenure) error {
 		g.Go(func() error { return send.Own(ctx, t.session, c.configs(t), t.component("sender")) })
 	}
 
-	if c.answers != nil {
+	if c.senders != nil {
 		g.Go(func() error {
 			return election.While(ctx, t.session, election.Lock{Purpose: election.Follow, ChainID: t.cfg.ChainID},
 				t.component("sender"), func() time.Duration { return followRetry },

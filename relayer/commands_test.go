@@ -82,7 +82,7 @@ func TestAnswersAreCountedWithoutAKey(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	c, err := newCommands(&config.Config{CommandsHTTP: true, PolicyFile: policy}, reg)
 	require.NoError(t, err)
-	require.NotNil(t, c.answers)
+	require.NotNil(t, c.senders)
 	found, err := reg.Gather()
 	require.NoError(t, err)
 	names := map[string]int{}

@@ -36,19 +36,36 @@ func (s State) Final() bool {
 	return true
 }
 
-// Transitions are the states that may follow each one. After a final one only a deep reorganisation has one follow.
-var Transitions = map[State][]State{
-	Accepted:   {Sent, Already, Expired, Cancelled, Refused},
-	Sent:       {Done, DoneLate, Reverted, Voided, Superseded},
-	Already:    {Accepted},
-	Refused:    {Accepted},
-	Expired:    nil,
-	Cancelled:  nil,
-	Done:       {Sent},
-	DoneLate:   {Sent},
-	Reverted:   {Sent},
-	Voided:     {Sent},
-	Superseded: {Sent},
+// Transition is a step from one state to another.
+type Transition struct {
+	From, To State // From "": it is taken in
+	When     string
+	By       string // the statement that does it, of packages intake and send
+}
+
+// Transitions are all there are. Out of a final state there is only the way back, by a deep reorganisation.
+var Transitions = []Transition{
+	{"", Accepted, "its claim is free, or the command that has it has done the same", "insertCommands"},
+	{"", Accepted, "an escrow is approved and due, and the keeper releases it", "insertKept"},
+	{"", Refused, "the policy forbids it, or another command has the claim", "insertCommands"},
+	{"", Expired, "expires_at had passed when it came", "insertCommands"},
+	{Accepted, Sent, "it gets a nonce, with its first transaction stored", "setLaunched"},
+	{Accepted, Already, "the chain shows its effect", "setEnded"},
+	{Accepted, Refused, "it can never succeed, or may not be signed any more", "setEnded"},
+	{Accepted, Expired, "expires_at has passed", "setOver"},
+	{Accepted, Cancelled, "its requester or an operator gave it up", "setOver"},
+	{Sent, Done, "its transaction succeeded, in a final block, by expires_at", "setEnded"},
+	{Sent, DoneLate, "its transaction succeeded, in a final block, after expires_at", "setEnded"},
+	{Sent, Reverted, "its transaction failed, in a final block", "setEnded"},
+	{Sent, Voided, "the void of its nonce is in a final block", "setEnded"},
+	{Sent, Superseded, "somebody else's transaction with its nonce is in a final block", "setEnded"},
+	{Already, Accepted, "the block of its answer has left the chain", "setReopened"},
+	{Refused, Accepted, "the block of its answer has left the chain", "setReopened"},
+	{Done, Sent, "the block of its answer has left the chain", "setReopened"},
+	{DoneLate, Sent, "the block of its answer has left the chain", "setReopened"},
+	{Reverted, Sent, "the block of its answer has left the chain", "setReopened"},
+	{Voided, Sent, "the block of its answer has left the chain", "setReopened"},
+	{Superseded, Sent, "the block of its answer has left the chain", "setReopened"},
 }
 
 // What a Code may be. New ones may be added.

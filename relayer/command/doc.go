@@ -20,6 +20,7 @@
 //	accepted ─► sent ─► done, done_late, reverted, voided, superseded
 //	    └─────────────► already, expired, cancelled, refused               nothing was signed
 //
+// Transitions is the whole table: when each step is taken, and which statement takes it.
 // What is accepted may wait; Code says for what. Done means that the transaction succeeded in a block that is
 // final for the relayer. DoneLate is the same, after ExpiresAt: the contracts know no deadline, so what was sent
 // in time may still be mined late; the relayer then tries to void it, and the chain decides which of the two comes

@@ -7,9 +7,6 @@
 // The signature is the authority, whatever the transport. A command with a
 // signer that the policy knows is stored whatever comes of it, so that it gets the same answer however
 // often it is sent. What others send is answered and leaves no trace.
-//
-// A command that was taken in for a sender in no instance is answered too: a minute after it
-// has expired, by an instance that takes commands in.
 package intake
 
 import (
@@ -21,7 +18,6 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
@@ -31,7 +27,6 @@ import (
 
 	"github.com/fusion-prime/escrow-relayer/registry"
 	"github.com/fusion-prime/escrow-relayer/relayer/command"
-	"github.com/fusion-prime/escrow-relayer/relayer/command/send"
 )
 
 // Config of an Intake. DB, ChainID, Factories and Policy are required.
@@ -41,11 +36,7 @@ type Config struct {
 	Factories *registry.Followed // those of the chain; the intake refreshes it
 	Policy    *Policy
 	Log       *slog.Logger
-	Metrics   *Metrics      // nil: nobody reads them
-	Answers   *send.Answers // counts what Run dismisses; nil: it is not counted
-	// Run dismisses what is left so long after it expired by its sender's owner, if it has one; 0 means 60 s.
-	DismissAfter time.Duration
-	DismissEvery time.Duration // how often Run looks for it; 0 means 30 s
+	Metrics   *Metrics // nil: nobody reads them
 }
 
 // Metrics of what comes in.
@@ -82,8 +73,6 @@ func New(cfg Config) (*Intake, error) {
 
 	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	cfg.Metrics = cmp.Or(cfg.Metrics, NewMetrics(nil))
-	cfg.DismissAfter = cmp.Or(cfg.DismissAfter, time.Minute)
-	cfg.DismissEvery = cmp.Or(cfg.DismissEvery, 30*time.Second)
 	return &Intake{cfg: cfg, store: &store{db: cfg.DB, chainID: cfg.ChainID, policy: cfg.Policy,
 		room: map[common.Address]room{}}, queue: make(chan *batch)}, nil
 }
@@ -277,47 +266,14 @@ func (i *Intake) commit(ctx context.Context, candidates []*candidate) error {
 	}
 }
 
-// Run stores what Take hands over, as much as there is in one transaction, and dismisses what has
-// expired and has no owner, until ctx ends.
+// Run stores what Take hands over, as much as there is in one transaction, until ctx ends.
 func (i *Intake) Run(ctx context.Context) error {
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	wg.Go(func() { i.dismissExpired(ctx) })
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case first := <-i.queue:
 			i.storeBatch(ctx, first)
-		}
-	}
-}
-
-// dismissExpired answers, now and then, what expired before it had a nonce, for a sender in no
-// instance: the policy may name a sender whose key is missing, or was taken away.
-func (i *Intake) dismissExpired(ctx context.Context) {
-	ticker := time.NewTicker(i.cfg.DismissEvery)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		}
-
-		for some := true; some; {
-			answers, err := send.DismissExpired(ctx, i.cfg.DB, i.cfg.ChainID, i.cfg.DismissAfter)
-			if err != nil && ctx.Err() == nil {
-				i.cfg.Log.WarnContext(ctx, "expired commands not answered, trying again later", slog.Any("err", err))
-			}
-
-			i.cfg.Answers.Count(answers)
-			for _, a := range answers {
-				i.cfg.Log.WarnContext(ctx, "command expired and answered; has an instance the key of its sender?",
-					slog.String("command", a.CommandID), slog.String("sender", a.Sender), slog.String("state", string(a.State)))
-			}
-
-			some = len(answers) > 0
 		}
 	}
 }

@@ -18,88 +18,57 @@ import (
 // them cannot be sent yet.
 const lookAhead = 16
 
-// room is how many commands may get nonces now.
-func (r *round) room() int {
-	limit := r.cfg.Limits.MaxInFlight
-	if r.sight.look.Delegated {
-		limit = 1
-	}
-
-	if !r.account.ready(r.sight.look) {
-		return 0
-	}
-
-	for _, f := range r.flights {
-		if r.open(f) {
-			limit--
-		}
-	}
-
-	return max(limit, 0)
-}
-
 // admit takes waiting commands while there is room: what is done already or impossible is
-// answered, what cannot be sent yet is held, the others are signed, get their nonces and are sent. It says
-// whether there may be more to do at once.
-func (r *round) admit(ctx context.Context, room int) (more bool, err error) {
-	if room == 0 {
-		return false, nil
+// answered, what cannot be sent yet is held, the others are signed, get their nonces and are sent.
+func (r *round) admit(ctx context.Context) error {
+	room := r.room()
+	var all []*waiting
+	var err error
+	if room > 0 {
+		all, err = r.store.waiting(ctx, room+lookAhead)
 	}
 
-	all, err := r.store.waiting(ctx, room+lookAhead)
 	if err != nil || len(all) == 0 {
-		return false, err
+		return err
 	}
 
 	// A nonce is given only after a look at what the nodes know of the account now: the next round's.
-	if r.sight.looked != r.view {
-		return true, nil
+	if r.looked != r.view {
+		r.pause = minPause
+		return nil
 	}
 
-	fees, err := r.cfg.Chain.Fees(ctx)
+	t, err := r.triage(ctx, all, room)
 	if err != nil {
-		return false, err
+		return err
 	}
 
-	t := &triage{shared: r.shared, target: r.sight.target, fees: fees, room: room,
-		funds:    new(big.Int).Set(r.sight.look.Balance),
-		dayFees:  new(big.Int).Sub(r.cfg.Limits.DayFees, r.account.SpentFees.Int),
-		dayValue: new(big.Int).Sub(r.cfg.Limits.DayValue, r.account.SpentValue.Int),
-	}
-	for _, f := range r.flights {
-		if r.open(f) { // what is mined has left the balance
-			t.funds.Sub(t.funds, r.exposure(f))
-		}
+	if _, err := r.end(ctx, t.endings, r.generation); err != nil {
+		return err
 	}
 
-	if err := t.sort(ctx, all); err != nil {
-		return false, err
-	}
-
-	if _, err := r.end(ctx, t.endings, r.sight.generation); err != nil {
-		return false, err
-	}
-
-	more = len(all) == room+lookAhead
 	fresh := r.signAll(ctx, t)
-	if err := r.store.hold(ctx, t.holds); err != nil || len(fresh) == 0 {
-		return more, err
+	if err := r.store.hold(ctx, t.holds); err != nil {
+		return err
 	}
 
-	stored, err := r.store.launch(ctx, fresh, r.sight.head, r.cfg.Limits, r.sight.look)
+	stored, err := r.store.launch(ctx, fresh, r.head, r.cfg.Limits, r.seen)
 	if err != nil {
-		return false, err
+		return err
 	}
 
-	r.launched = len(stored) > 0
+	r.idle = r.idle && len(stored) == 0
+	if len(all) == room+lookAhead || len(stored) < len(fresh) { // there may be more to do at once
+		r.pause = minPause
+	}
 
-	return more || len(stored) < len(fresh), r.broadcast(ctx, stored)
+	return r.broadcast(ctx, stored)
 }
 
 // signAll signs what was picked for the nonces that are next. From the first signature that fails on the commands wait.
 func (r *round) signAll(ctx context.Context, t *triage) (fresh []signed) {
 	for _, p := range t.picks {
-		if !r.unsigned {
+		if r.signs {
 			f := &flight{request: p.request, Nonce: *r.account.NextNonce + uint64(len(fresh)), Gas: p.gas}
 			if x, err := r.sign(ctx, f, p.call, p.gas, p.fee); err == nil {
 				fresh = append(fresh, x)
@@ -149,6 +118,27 @@ type triage struct {
 	endings           []ending
 	holds             []hold
 	picks             []pick
+}
+
+// triage sorts commands by what the database, and then the chain, say of them.
+func (r *round) triage(ctx context.Context, all []*waiting, room int) (*triage, error) {
+	fees, err := r.cfg.Chain.Fees(ctx)
+	if err != nil {
+		return nil, err
+	}
+
+	t := &triage{shared: r.shared, target: r.target, fees: fees, room: room,
+		funds:    new(big.Int).Set(r.seen.Balance),
+		dayFees:  new(big.Int).Sub(r.cfg.Limits.DayFees, r.account.SpentFees.Int),
+		dayValue: new(big.Int).Sub(r.cfg.Limits.DayValue, r.account.SpentValue.Int),
+	}
+	for _, f := range r.flights {
+		if r.open(f) { // what is mined has left the balance
+			t.funds.Sub(t.funds, r.exposure(f))
+		}
+	}
+
+	return t, t.sort(ctx, all)
 }
 
 // sort asks the database first, and the chain for the rest.

@@ -10,26 +10,10 @@ import (
 	"slices"
 	"time"
 
-	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/params"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/command"
-	"github.com/fusion-prime/escrow-relayer/relayer/logging"
 )
-
-// round is one round's work on commands, by the view and the sight with which it began.
-type round struct {
-	shared
-	view    View
-	sight   sight
-	account *account
-	flights []*flight
-	out     map[common.Hash]departure // the tenure's
-	heard   *logging.Repeats          // why signatures failed
-
-	unsigned bool // a signature failed: no other one is asked for
-	launched bool // commands got nonces
-}
 
 // departure is when bytes left this process for the last time.
 type departure struct {
@@ -38,11 +22,15 @@ type departure struct {
 }
 
 // open reports whether no block has a command's nonce: it takes a place in the pools.
-func (r *round) open(f *flight) bool { return f.Nonce >= r.sight.look.Latest }
+func (r *round) open(f *flight) bool { return f.Nonce >= r.seen.Latest }
 
 // advance takes every command that has a nonce a step further: replaces, voids, broadcasts again. After the
 // first signature that fails it stops signing: if it waited for each of many, answers and broadcasts would wait too.
 func (r *round) advance(ctx context.Context) error {
+	if r.account.State == "halted" {
+		return nil
+	}
+
 	var again, fresh []signed // recorded bytes, and new ones
 	for _, f := range r.flights {
 		if !r.open(f) { // it is mined: its time comes
@@ -50,52 +38,48 @@ func (r *round) advance(ctx context.Context) error {
 		}
 
 		plan, why, err := r.plan(ctx, f)
-		if err != nil {
-			return err
-		}
-
-		if plan > doBroadcast && !r.unsigned && r.cfg.Signer != nil {
-			x, err := r.renew(ctx, f, plan, why)
-			switch {
-			case err == nil:
+		if err == nil && plan > doBroadcast && r.signs {
+			var x signed
+			if x, err = r.renew(ctx, f, plan, why); err == nil {
 				fresh = append(fresh, x)
 				continue
-			case errors.Is(err, errUnsigned):
-				continue
-			case !errors.Is(err, errCap):
-				return err
 			}
 		}
 
+		switch {
+		case errors.Is(err, errUnsigned):
+		case err != nil && !errors.Is(err, errCap):
+			return err
 		// Without a signer the bytes that there are have to do.
-		if newest := f.newest(); newest != nil && plan != doNothing &&
-			(r.cfg.Signer != nil || !f.CancelRequested && !f.Expired) {
-			again = append(again, signed{f: f, attempt: *newest})
+		case plan != doNothing && (r.cfg.Signer != nil || !f.CancelRequested && !f.Expired):
+			again = append(again, f.recorded()...)
 		}
 	}
 
-	if len(fresh) > 0 {
-		stored, err := r.store.record(ctx, fresh, r.sight.head, r.cfg.Limits)
-		if err != nil {
-			return err
-		}
+	stored, err := r.store.record(ctx, fresh, r.head, r.cfg.Limits)
+	if err != nil {
+		return err
+	}
 
-		for _, x := range fresh {
-			// A replacement that was not stored, for lack of budget say, leaves the attempt before it: pools may
-			// have forgotten that, so it is sent again.
-			if !slices.ContainsFunc(stored, func(s signed) bool { return s.f == x.f }) {
-				if x.f.newest() == nil {
-					continue
-				}
-
-				x.attempt = *x.f.newest()
-			}
-
-			again = append(again, x)
+	// A replacement that was not stored, for lack of budget say, leaves the attempt before it: pools may have forgotten
+	// that, so it is sent again.
+	again = append(again, stored...)
+	for _, x := range fresh {
+		if !slices.ContainsFunc(stored, func(s signed) bool { return s.f == x.f }) {
+			again = append(again, x.f.recorded()...)
 		}
 	}
 
 	return r.broadcast(ctx, again)
+}
+
+// recorded are the newest bytes that are stored for a command, if there are any.
+func (f *flight) recorded() []signed {
+	if newest := f.newest(); newest != nil {
+		return []signed{{f: f, attempt: *newest}}
+	}
+
+	return nil
 }
 
 type action int
@@ -111,38 +95,45 @@ const (
 // load: what is waiting goes out again every few blocks or seconds, the lowest nonce for a higher fee, and a command
 // that has expired or was cancelled, or that cannot pay while others wait behind it, is voided. What nodes say is for
 // people.
-func (r *round) plan(ctx context.Context, f *flight) (action, refusal, error) {
+func (r *round) plan(ctx context.Context, f *flight) (what action, why refusal, err error) {
 	newest, why := f.newest(), f.givenUp()
-	switch {
-	case newest == nil: // a release before this one has given it a nonce
+	if newest == nil { // a release before this one has given it a nonce
 		return doVoid, cmp.Or(why, refusal{command.CodeExpired, "it was not signed in time"}), nil
+	}
+
+	switch left, out := r.out[newest.Hash]; {
 	case why.code != "" && !f.voiding():
-		return doVoid, why, nil
-	}
-
-	left, out := r.out[newest.Hash]
-	switch {
+		what = doVoid
 	case !out:
-		return doBroadcast, why, nil
+		what = doBroadcast
 	case r.since(left.head) < r.cfg.BumpBlocks && time.Since(left.at) < r.cfg.ResendEvery:
-		return doNothing, why, nil
+		what = doNothing
 	case r.since(newest.Head) < r.cfg.BumpBlocks && newest.Age < r.cfg.BumpAfter:
-		return doBroadcast, why, nil
+		what = doBroadcast
+	default:
+		what, why, err = r.replace(ctx, f, why)
 	}
 
+	return what, why, err
+}
+
+// replace is plan for a transaction that has waited for long.
+func (r *round) replace(ctx context.Context, f *flight, why refusal) (what action, _ refusal, err error) {
 	fees, err := r.cfg.Chain.Fees(ctx)
+	lowest := f.Nonce == r.seen.Latest
 	switch {
 	case err != nil:
-		return doNothing, why, err
 	case f.voiding():
-		return doVoid, why, nil
-	case f.Nonce != r.sight.look.Latest && fees.enough(newest.fee()):
-		return doBroadcast, why, nil // it waits for the ones below
-	case f.Nonce == r.sight.look.Latest && !r.pays(f, fees) && r.holdsUp(f, fees):
-		return doVoid, refusal{command.CodeUnderpriced, "it could not pay what the chain asks for, and held up others"}, nil
+		what = doVoid
+	case !lowest && fees.enough(f.newest().fee()): // it waits for the ones below
+		what = doBroadcast
+	case lowest && !r.pays(f, fees) && r.holdsUp(f, fees):
+		what, why = doVoid, refusal{command.CodeUnderpriced, "it could not pay what the chain asks for, and held up others"}
+	default:
+		what = doCall
 	}
 
-	return doCall, why, nil
+	return what, why, err
 }
 
 // pays reports whether a command may cost what its call costs in the next block.
@@ -160,7 +151,7 @@ func (r *round) holdsUp(f *flight, fees Fees) bool {
 }
 
 // since is how many blocks there have been after a head.
-func (r *round) since(head uint64) uint64 { return r.sight.head - min(head, r.sight.head) }
+func (r *round) since(head uint64) uint64 { return r.head - min(head, r.head) }
 
 // errUnsigned means that signing failed: the command waits.
 var errUnsigned = errors.New("not signed")
@@ -173,7 +164,7 @@ func (r *round) renew(ctx context.Context, f *flight, plan action, why refusal) 
 		return x, err
 	}
 
-	c, gas := Call{From: r.address, To: r.address, Value: new(big.Int)}, f.Gas // a void
+	c, gas, purpose := Call{}, f.Gas, purposeCall
 	if plan == doCall {
 		message, refused := r.permit(&f.request)
 		if refused != nil {
@@ -181,35 +172,41 @@ func (r *round) renew(ctx context.Context, f *flight, plan action, why refusal) 
 				slog.String("command", f.CommandID), slog.Uint64("nonce", f.Nonce), slog.String("code", refused.code),
 				slog.String("detail", refused.detail))
 			plan, why = doVoid, *refused
-		} else if c, err = call(&message.Command); err != nil {
-			return x, fmt.Errorf("encode the call of command %s: %w", f.CommandID, err)
+		} else {
+			c, err = call(&message.Command)
 		}
 	}
 
-	purpose := purposeCall
 	if plan == doVoid {
-		purpose = purposeVoid
-		tried, err := r.cfg.Chain.Simulate(ctx, r.sight.target, []Call{c})
-		if err != nil {
-			return x, err
-		}
+		c, purpose = Call{From: r.address, To: r.address, Value: new(big.Int)}, purposeVoid
+		gas, err = r.voidGas(ctx, c)
+	}
 
-		gas = max(params.TxGas, tried[0].Gas)
+	if err != nil {
+		return x, fmt.Errorf("renew command %s: %w", f.CommandID, err)
 	}
 
 	fee, err := r.offer(f, fees, gas, plan)
 	if errors.Is(err, errCap) && !f.voiding() {
-		return x, cmp.Or(r.underpriced(ctx, f), err)
+		err = cmp.Or(r.underpriced(ctx, f), err)
 	}
 
-	if err != nil {
-		return x, err
+	if err == nil {
+		x, err = r.sign(ctx, f, c, gas, fee)
+		x.attempt.Purpose, x.why = purpose, why
 	}
-
-	x, err = r.sign(ctx, f, c, gas, fee)
-	x.attempt.Purpose, x.why = purpose, why
 
 	return x, err
+}
+
+// voidGas is what a void needs: an account may have code (EIP-7702).
+func (r *round) voidGas(ctx context.Context, void Call) (uint64, error) {
+	tried, err := r.cfg.Chain.Simulate(ctx, r.target, []Call{void})
+	if err != nil {
+		return 0, err
+	}
+
+	return max(params.TxGas, tried[0].Gas), nil
 }
 
 // offer is the price of a command's next attempt. What was reserved with the nonce is there whatever the day has cost
@@ -243,9 +240,9 @@ func (r *round) sign(ctx context.Context, f *flight, c Call, gas uint64, fee pri
 	defer cancel()
 	raw, hash, err := build(ctx, r.cfg.Signer, uint64(r.cfg.ChainID), f.Nonce, gas, fee, c)
 	if err != nil {
-		r.unsigned = true
+		r.signs = false
 		r.cfg.Metrics.signErrors.WithLabelValues(r.cfg.Name).Inc()
-		if !r.heard.Lately(err, time.Now(), sayAgain) {
+		if !r.unsigned.Lately(err, time.Now(), sayAgain) {
 			r.log.WarnContext(ctx, "signing failed, the command waits", slog.String("command", f.CommandID),
 				slog.Any("err", err))
 		}
@@ -283,13 +280,13 @@ func (r *round) broadcast(ctx context.Context, all []signed) error {
 	said := r.cfg.Chain.Broadcast(ctx, raws)
 	r.cfg.Metrics.broadcasts.WithLabelValues(r.cfg.Name).Add(float64(len(all)))
 	for i, x := range all {
-		r.out[x.attempt.Hash] = departure{r.sight.head, time.Now()}
+		r.out[x.attempt.Hash] = departure{r.head, time.Now()}
 		err := errors.Join(said[i]...)
 		if err == nil || slices.Contains(said[i], nil) {
 			continue
 		}
 
-		if !r.heard.Lately(err, time.Now(), sayAgain) {
+		if !r.unsigned.Lately(err, time.Now(), sayAgain) {
 			r.log.WarnContext(ctx, "no endpoint took a transaction, it is sent again", slog.String("command", x.f.CommandID),
 				slog.String("tx", x.attempt.Hash.Hex()), slog.Any("err", err))
 		}

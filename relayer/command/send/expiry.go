@@ -3,7 +3,6 @@ package send
 import (
 	"context"
 	"fmt"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -15,10 +14,10 @@ import (
 // maxDismissed is how many commands are dismissed at once.
 const maxDismissed = 500
 
-// lockExpired goes from one sender that has waiting commands to the next by the index, and reads of each
-// only what has expired: by now(), since the index is of no use for a clock that moves on. A locked row
-// (its owner ends it or gives it a nonce) is left alone.
-const lockExpired = `
+// lockOver goes from one sender that has waiting commands to the next by the index, and reads of each only what has
+// expired or was cancelled, each by its index: by now(), since an index is of no use for a clock that moves on. A locked
+// row (it is getting its nonce, or its end) is left alone.
+const lockOver = `
 	with recursive senders as (
 	  (select sender from commands where chain_id = @chain and state = 'accepted' order by sender limit 1)
 	   union all
@@ -30,25 +29,18 @@ const lockExpired = `
 	select e.command_id
 	  from senders s
 	 cross join lateral (
-	       select command_id from commands
-	        where chain_id = @chain and sender = s.sender and state = 'accepted'
-	          and expires_at <= now() - @after * interval '1 millisecond'
-	        order by expires_at limit @most for no key update skip locked) e
+	       select command_id from (
+	         select command_id from commands
+	          where chain_id = @chain and sender = s.sender and state = 'accepted' and expires_at <= now()
+	          order by expires_at limit @most for no key update skip locked) expired
+	        union all
+	       select command_id from (
+	         select command_id from commands
+	          where chain_id = @chain and sender = s.sender and state = 'accepted' and cancel_requested
+	          limit @most for no key update skip locked) cancelled) e
 	 limit @most`
 
-// lockDismissible reads of one sender what expired or was cancelled, each by its index. Locked rows are left alone.
-const lockDismissible = `
-	select command_id from commands
-	 where command_id in (
-	       (select command_id from commands
-	         where chain_id = @chain and sender = @sender and state = 'accepted' and expires_at <= now()
-	         order by expires_at limit @most)
-	        union all
-	       (select command_id from commands
-	         where chain_id = @chain and sender = @sender and state = 'accepted' and cancel_requested limit @most))
-	   and state = 'accepted' limit @most for no key update skip locked`
-
-const setExpired = `
+const setOver = `
 	update commands c
 	   set state = case when c.cancel_requested then 'cancelled' else 'expired' end,
 	       code = case when c.cancel_requested then 'cancelled' else 'expired' end,
@@ -58,31 +50,21 @@ const setExpired = `
 	 where c.command_id = any(@ids) and c.state = 'accepted'
 	returning ` + finishedColumns
 
-// DismissExpired answers up to 500 commands that nothing was ever signed for and that expired at least
-// `after` ago, of any sender of the chain, also of one that no instance has. An owner does the same for
-// its own sender, at once; this is for those that have none. It may be called by any number of instances at the
-// same time.
-func DismissExpired(ctx context.Context, db *pgxpool.Pool, chainID int64,
-	after time.Duration) (answers []command.Answer, err error) {
-	return dismiss(ctx, db, chainID, lockExpired, pgx.StrictNamedArgs{"after": after.Milliseconds()})
-}
-
-// dismiss answers what a statement locks of the commands that have no nonce. It needs no epoch: T1 gives no nonce to
-// what has expired or was cancelled, and both lock the command's row, so a command either has its nonce or is answered
-// here, never both.
-func dismiss(ctx context.Context, db *pgxpool.Pool, chainID int64, lock string,
-	args pgx.StrictNamedArgs) (answers []command.Answer, err error) {
+// Dismiss answers up to 500 commands that expired or were cancelled before anything was signed for them, of any sender
+// of the chain, also of one that no instance has. It needs no epoch: T1 gives no nonce to what has expired or was
+// cancelled, and both lock the command's row, so a command either has its nonce or is answered here, never both. It may
+// be called by any number of instances at the same time.
+func Dismiss(ctx context.Context, db *pgxpool.Pool, chainID int64) (answers []command.Answer, err error) {
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
-	args["chain"], args["most"] = chainID, maxDismissed
 	err = pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
-		rows, _ := tx.Query(ctx, lock, args)
+		rows, _ := tx.Query(ctx, lockOver, pgx.StrictNamedArgs{"chain": chainID, "most": maxDismissed})
 		ids, err := pgx.CollectRows(rows, pgx.RowTo[string])
 		if err != nil || len(ids) == 0 {
 			return err
 		}
 
-		rows, _ = tx.Query(ctx, setExpired, pgx.StrictNamedArgs{"ids": ids})
+		rows, _ = tx.Query(ctx, setOver, pgx.StrictNamedArgs{"ids": ids})
 		if answers, _, _, err = collectFinished(rows); err != nil { // without a nonce nothing is reserved
 			return err
 		}

@@ -90,7 +90,7 @@ func (w *world) allow(policy string) {
 	w.policy, err = intake.ParsePolicy([]byte(policy))
 	require.NoError(w.t, err)
 	w.intake, err = intake.New(intake.Config{DB: w.db, ChainID: w.node.ChainID().Int64(),
-		Factories: registry.NewFollowed(), Policy: w.policy, DismissEvery: time.Hour}) // the tests dismiss by themselves
+		Factories: registry.NewFollowed(), Policy: w.policy})
 	require.NoError(w.t, err)
 	w.run(w.intake.Run)
 }
@@ -249,7 +249,7 @@ func (w *world) config() send.Config {
 			DayValue: big.NewInt(1e18)},
 		LookEvery: 50 * time.Millisecond, // these senders are not told that commands have come
 		HoldFor:   50 * time.Millisecond,
-		Metrics:   send.NewMetrics(prometheus.NewRegistry(), nil, nil),
+		Metrics:   send.NewMetrics(prometheus.NewRegistry(), nil),
 		Log:       slog.New(slog.NewTextHandler(w.t.Output(), &slog.HandlerOptions{Level: slog.LevelInfo})),
 	}
 }
@@ -281,7 +281,7 @@ func listen(c *send.Config, text string) *said {
 	return s
 }
 
-// start runs a sender.
+// start runs a sender, and has what is over dismissed, as an instance of the chain does.
 func (w *world) start(change func(*send.Config)) (stop func()) {
 	cfg := w.config()
 	if change != nil {
@@ -291,7 +291,18 @@ func (w *world) start(change func(*send.Config)) (stop func()) {
 	s, err := send.New(cfg)
 	require.NoError(w.t, err)
 
-	return w.run(func(ctx context.Context) error { return s.Run(ctx, make(chan struct{})) })
+	return w.run(func(ctx context.Context) error {
+		go func() {
+			ticker := time.NewTicker(cfg.LookEvery)
+			defer ticker.Stop()
+			for ctx.Err() == nil {
+				<-ticker.C
+				_, _ = send.Dismiss(ctx, w.db, cfg.ChainID) // what fails is tried again
+			}
+		}()
+
+		return s.Run(ctx, make(chan struct{}))
+	})
 }
 
 // answer is what is stored of a command now.
@@ -428,10 +439,8 @@ func (w *world) exec(sql string, args ...any) {
 func (w *world) watchTransitions() {
 	w.t.Helper()
 	var from, to []string
-	for state, all := range command.Transitions {
-		for _, next := range all {
-			from, to = append(from, string(state)), append(to, string(next))
-		}
+	for _, x := range command.Transitions {
+		from, to = append(from, string(x.From)), append(to, string(x.To))
 	}
 
 	w.exec(`create table wrong_transitions (command_id text, before text, after text)`)

@@ -1,6 +1,7 @@
 package send
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -13,51 +14,23 @@ import (
 	"github.com/fusion-prime/escrow-relayer/registry"
 )
 
-// followEvery is the pause between two looks for senders without an owner. One that is free at two looks in a
-// row is followed: its owner is not just being replaced.
-const followEvery = 5 * time.Second
+// followEvery is the pause between two looks at what needs no key.
+const followEvery = 2 * time.Second
 
-// Follow follows what was sent for senders that no instance owns, whether or not the key is here, until ctx ends:
-// it answers what is final, takes back what a reorganisation took back, and broadcasts recorded bytes again. It
-// signs nothing and gives out no nonce. One instance does so for a chain: the holder of the lock election.Follow.
+// Follow does what needs no key, until ctx ends: it answers what expired or was cancelled before anything was signed for
+// it, whichever sender it is of; and it follows what was sent for senders that no instance owns: it answers what is
+// final, takes back what a reorganisation took back, and broadcasts recorded bytes again. It signs nothing and gives out
+// no nonce. One instance does so for a chain: the holder of the lock election.Follow.
 //
 // Its writes name the epoch of the last owner, so the next one fences them. Of cfg it uses what is not a sender's.
 func Follow(ctx context.Context, cfg Config, every time.Duration) {
-	if every == 0 {
-		every = followEvery
-	}
-
 	cfg.setDefaults()
-
-	var followers errgroup.Group // each has its own end
-	defer func() { _ = followers.Wait() }()
-	ticker := time.NewTicker(every)
+	f := follower{cfg: cfg}
+	ticker := time.NewTicker(cmp.Or(every, followEvery))
 	defer ticker.Stop()
-	free, followed := map[common.Address]bool{}, map[common.Address]chan struct{}{}
 	for {
-		now, err := selectFree(ctx, &cfg)
-		if err != nil && ctx.Err() == nil {
-			cfg.Log.WarnContext(ctx, "senders without an owner not read, retrying", slog.Any("err", err))
-		}
-
-		for _, s := range now {
-			if ended := followed[s.Address]; ended != nil && !closed(ended) || !free[s.Address] {
-				continue
-			}
-
-			ended := make(chan struct{})
-			followed[s.Address] = ended
-			followers.Go(func() error {
-				defer close(ended)
-				s.follow(ctx, cfg)
-
-				return nil
-			})
-		}
-
-		clear(free)
-		for _, s := range now {
-			free[s.Address] = true
+		if err := errors.Join(f.dismiss(ctx), f.follow(ctx)); err != nil && ctx.Err() == nil {
+			cfg.Log.WarnContext(ctx, "commands that need no key not looked at, retrying", slog.Any("err", err))
 		}
 
 		select {
@@ -68,13 +41,62 @@ func Follow(ctx context.Context, cfg Config, every time.Duration) {
 	}
 }
 
-func closed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
+type follower struct {
+	cfg  Config
+	free map[common.Address]*tenure // senders that nobody owned at the last look
+}
+
+func (f *follower) dismiss(ctx context.Context) error {
+	for {
+		answers, err := Dismiss(ctx, f.cfg.DB, f.cfg.ChainID)
+		if err != nil || len(answers) == 0 {
+			return err
+		}
+
+		(&shared{cfg: &f.cfg, log: f.cfg.Log}).tell(ctx, answers)
 	}
+}
+
+// follow has each sender work that was free at the last look too, under the same epoch: its owner is not just being
+// replaced.
+func (f *follower) follow(ctx context.Context) error {
+	now, err := collect(ctx, f.cfg.DB, "the senders that nobody owns", pgx.RowToStructByName[unowned], selectUnowned,
+		pgx.StrictNamedArgs{"chain": f.cfg.ChainID})
+	if err != nil {
+		return err
+	}
+
+	var work errgroup.Group // each says for itself what fails
+	work.SetLimit(requestsAtOnce)
+	before := f.free
+	f.free = make(map[common.Address]*tenure, len(now))
+	for _, u := range now {
+		t := before[u.Address]
+		if t == nil || t.store.epoch != u.Epoch {
+			f.free[u.Address] = f.tenure(u)
+			continue
+		}
+
+		f.free[u.Address] = t
+		work.Go(func() error {
+			if _, err := t.work(ctx); err != nil && !errors.Is(err, ErrFenced) {
+				t.fails(ctx, err)
+			}
+
+			return nil
+		})
+	}
+
+	return work.Wait()
+}
+
+// tenure is that of nobody: without a signer, under the epoch of the last owner.
+func (f *follower) tenure(u unowned) *tenure {
+	cfg, sender := f.cfg, registry.Text(u.Address)
+	cfg.Name, cfg.Signer, cfg.Keeper = sender, nil, nil
+
+	return newTenure(shared{cfg: &cfg, address: u.Address, log: cfg.Log.With(slog.String("sender", sender)),
+		store: &store{db: cfg.DB, chainID: cfg.ChainID, sender: sender, epoch: u.Epoch}})
 }
 
 // unowned is a sender without an owner, under the epoch of its last owner.
@@ -88,21 +110,3 @@ const selectUnowned = `
 	select bytes(s.address) as address, s.epoch
 	  from senders s
 	 where s.chain_id = @chain and s.next_nonce is not null and s.lock_key not in (select key from held_locks())`
-
-func selectFree(ctx context.Context, cfg *Config) ([]unowned, error) {
-	return collect(ctx, cfg.DB, "the senders that nobody owns", pgx.RowToStructByName[unowned], selectUnowned,
-		pgx.StrictNamedArgs{"chain": cfg.ChainID})
-}
-
-// follow works until an owner takes the epoch, or ctx ends.
-func (u unowned) follow(ctx context.Context, cfg Config) {
-	sender := registry.Text(u.Address)
-	cfg.Name, cfg.Signer, cfg.Keeper = sender, nil, nil
-	log := cfg.Log.With(slog.String("sender", sender))
-	log.WarnContext(ctx, "following a sender that no instance owns: what was sent is answered, nothing new is signed")
-	all := shared{cfg: &cfg, address: u.Address, log: log,
-		store: &store{db: cfg.DB, chainID: cfg.ChainID, sender: sender, epoch: u.Epoch}}
-	if err := newTenure(all).run(ctx, nil); errors.Is(err, ErrFenced) {
-		log.InfoContext(ctx, "an instance owns the sender again")
-	}
-}

@@ -10,45 +10,14 @@ import (
 // Metrics of all senders of an instance: what it does itself. The state of a sender, whichever instance owns
 // it, is told by every instance from the database (relayer/fleet).
 type Metrics struct {
-	answers                         *Answers
-	broadcasts, underpriced, budget *prometheus.CounterVec
-	signErrors, roundErrors         *prometheus.CounterVec
-	owned                           *prometheus.GaugeVec
-}
-
-// Answers counts the final answers that an instance gives, as the owner of a sender or by DismissExpired.
-type Answers struct {
-	byState *prometheus.CounterVec
-}
-
-// NewAnswers registers the counter, with every series.
-func NewAnswers(reg prometheus.Registerer) *Answers {
-	a := &Answers{byState: promauto.With(reg).NewCounterVec(prometheus.CounterOpts{
-		Name: "relayer_command_answers_total", Help: "Commands that got their final answer, by state.",
-	}, []string{"state"})}
-	for s := range command.Transitions {
-		if s.Final() {
-			a.byState.WithLabelValues(string(s))
-		}
-	}
-
-	return a
-}
-
-// Count counts answers that are committed. It may be called concurrently; on nil it counts nothing.
-func (a *Answers) Count(answers []command.Answer) {
-	if a == nil {
-		return
-	}
-
-	for _, answer := range answers {
-		a.byState.WithLabelValues(string(answer.State)).Inc()
-	}
+	answers, broadcasts, underpriced, budget *prometheus.CounterVec
+	signErrors, roundErrors                  *prometheus.CounterVec
+	owned                                    *prometheus.GaugeVec
 }
 
 // NewMetrics registers the metrics. senders are the names of those that are configured: every
-// series exists from the start. answers is the instance's counter of answers.
-func NewMetrics(reg prometheus.Registerer, senders []string, answers *Answers) *Metrics {
+// series exists from the start.
+func NewMetrics(reg prometheus.Registerer, senders []string) *Metrics {
 	f, labels := promauto.With(reg), []string{"sender"}
 	counter := func(name, help string) *prometheus.CounterVec {
 		c := f.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
@@ -59,7 +28,9 @@ func NewMetrics(reg prometheus.Registerer, senders []string, answers *Answers) *
 		return c
 	}
 	m := &Metrics{
-		answers: answers,
+		answers: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "relayer_command_answers_total", Help: "Commands that got their final answer, by state.",
+		}, []string{"state"}),
 		broadcasts: counter("relayer_sender_broadcasts_total",
 			"Transactions sent to the endpoints, repetitions included."),
 		underpriced: counter("relayer_sender_fee_cap_reached_total",
@@ -71,6 +42,12 @@ func NewMetrics(reg prometheus.Registerer, senders []string, answers *Answers) *
 		owned: f.NewGaugeVec(prometheus.GaugeOpts{Name: "relayer_sender_owned",
 			Help: "1 while this instance owns the sender."}, labels),
 	}
+	for _, t := range command.Transitions {
+		if t.To.Final() {
+			m.answers.WithLabelValues(string(t.To))
+		}
+	}
+
 	for _, sender := range senders {
 		m.owned.WithLabelValues(sender)
 	}

@@ -5,19 +5,22 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"time"
+
+	"github.com/ethereum/go-ethereum/common"
 
 	"github.com/fusion-prime/escrow-relayer/registry"
 	"github.com/fusion-prime/escrow-relayer/relayer/command"
 )
 
-// sight is what the newest looks at the chain have shown. looked, lookedAt, look, target and generation are of the
-// newest look at everything and change together; with a new block look.Latest and head may change alone.
+// sight is what the newest looks at the chain have shown. looked, lookedAt, seen, target and generation are of the
+// newest look at everything and change together; with a new block seen.Latest and head may change alone.
 type sight struct {
 	looked     View      // not Ready: there was no look yet
 	lookedAt   time.Time // by the database's clock
-	look       Look
+	seen       Look
 	target     Block // on the ledger's branch: what answers rest on
 	generation int64 // of the ledger, as of the target
 	head       uint64
@@ -27,7 +30,7 @@ type sight struct {
 
 // latest notes the nonce after a head.
 func (v *sight) latest(nonce, head uint64, flights []*flight) {
-	v.look.Latest, v.head = nonce, head
+	v.seen.Latest, v.head = nonce, head
 	if len(flights) > 0 && flights[0].Nonce >= nonce {
 		v.unused.nonce, v.unused.head = flights[0].Nonce, head
 	}
@@ -38,113 +41,121 @@ type mined struct{ head, nonce uint64 }
 
 // final fills in the final nonce where no node has the state after the target any more: the one that a look
 // showed when the target, or a block below it, was the head. A restart forgets those.
-func (o *observer) final(look *Look, head, target uint64) {
-	for len(o.history) > 0 && o.history[len(o.history)-1].nonce > look.Latest { // a reorganisation
-		o.history = o.history[:len(o.history)-1]
+func (t *tenure) final(look *Look, head, target uint64) {
+	for len(t.history) > 0 && t.history[len(t.history)-1].nonce > look.Latest { // a reorganisation
+		t.history = t.history[:len(t.history)-1]
 	}
 
-	if n := len(o.history); n == 0 || o.history[n-1].nonce < look.Latest {
-		o.history = append(o.history, mined{head, look.Latest})
+	if n := len(t.history); n == 0 || t.history[n-1].nonce < look.Latest {
+		t.history = append(t.history, mined{head, look.Latest})
 	}
 
-	for len(o.history) > 1 && o.history[1].head <= target {
-		o.history = o.history[1:]
+	for len(t.history) > 1 && t.history[1].head <= target {
+		t.history = t.history[1:]
 	}
 
-	if look.Stateless && o.history[0].head <= target {
-		look.Final = o.history[0].nonce
+	if look.Stateless && t.history[0].head <= target {
+		look.Final = t.history[0].nonce
 	}
 }
 
-// observer looks at the chain for the sender: what became final, and whether the key is used elsewhere.
-type observer struct {
-	shared
-	sight
-	missing map[uint64]int // nonces that are final, with no receipt of what was signed: at how many looks
-	unnamed []ending       // what the newest look has shown with an event that the ledger has still to store
-
-	history []mined // ascending; the first is that of the target, if there was a look by then
-}
-
-// watch brings what is known of the chain up to date with as few requests as there is reason for:
+// observe brings what is known of the chain up to date with as few requests as there is reason for:
 // none for a sender that has nothing to do; one per block while transactions wait to be mined; and
-// everything, which is looked, when something may have become final, when nonces are to be given
-// out, and every LookEvery, to notice another user of the key.
-func (o *observer) watch(ctx context.Context, view View, a *account, flights []*flight) (looked bool, err error) {
-	if !o.wantsLook(view, a, flights) && len(flights) > 0 && view.Head != o.head {
-		nonce, err := o.cfg.Chain.Latest(ctx, o.address)
-		if err != nil {
-			return false, err
+// everything when something may have become final, when nonces are to be given out, and every LookEvery, to
+// notice another user of the key. A look at everything changes what the database says, which is read again.
+func (r *round) observe(ctx context.Context) (err error) {
+	if !r.view.Ready || r.account.LedgerHash == "" {
+		r.pause = idlePause
+		return nil
+	}
+
+	if !r.wantsLook() && len(r.flights) > 0 && r.view.Head != r.head {
+		var nonce uint64
+		if nonce, err = r.cfg.Chain.Latest(ctx, r.address); err == nil {
+			r.latest(nonce, r.view.Head, r.flights)
 		}
-
-		o.latest(nonce, view.Head, flights)
 	}
 
+	changes := true // what the database says
 	switch {
-	case o.wantsLook(view, a, flights):
-	case len(o.unnamed) > 0:
-		return true, o.answer(ctx, o.unnamed)
+	case err != nil:
+	case r.wantsLook():
+		err = r.look(ctx)
+	case len(r.unnamed) > 0:
+		err = r.answer(ctx, r.unnamed)
 	default:
-		return false, nil
+		changes = false
 	}
 
-	return true, o.observe(ctx, view, a, flights)
+	if err == nil && changes {
+		err = r.load(ctx)
+	}
+
+	if r.account.NextNonce == nil {
+		r.pause = retryPause
+	}
+
+	r.idle = len(r.flights) == 0
+	maps.DeleteFunc(r.out, func(h common.Hash, _ departure) bool {
+		return !slices.ContainsFunc(r.flights, func(f *flight) bool { return slices.Contains(f.hashes(), h) })
+	})
+
+	return err
 }
 
 // wantsLook reports whether there is a reason to look at everything.
-func (o *observer) wantsLook(view View, a *account, flights []*flight) bool {
-	switch {
-	case !o.looked.Ready || a.NextNonce == nil:
+func (r *round) wantsLook() bool {
+	a := r.account
+	switch moved := a.target() != r.target; {
+	case !r.looked.Ready || a.NextNonce == nil:
 		return true
-	case view == o.looked && a.target() == o.target && a.Generation == o.generation:
+	case r.view == r.looked && !moved && a.Generation == r.generation:
 		return false
-	case a.Due && a.State == "active", len(o.missing) > 0, len(o.unnamed) > 0, a.Now.Sub(o.lookedAt) >= o.cfg.LookEvery,
-		o.look.Latest > *a.NextNonce:
+	case a.Due && a.State == "active", len(r.missing) > 0, len(r.unnamed) > 0, a.Now.Sub(r.lookedAt) >= r.cfg.LookEvery,
+		r.seen.Latest > *a.NextNonce:
 		return true
-	case len(flights) == 0 || flights[0].Nonce >= o.look.Latest:
-		return false
+	default: // the oldest one is mined, and may be final if the target has come to where it was not yet
+		return moved && len(r.flights) > 0 && !r.open(r.flights[0]) &&
+			(r.unused.nonce != r.flights[0].Nonce || a.LedgerBlock > r.unused.head)
 	}
-
-	// The oldest one is mined. It may be final if the target has come to where it was not yet.
-	return a.target() != o.target && (o.unused.nonce != flights[0].Nonce || a.LedgerBlock > o.unused.head)
 }
 
-// observe looks at everything.
-func (o *observer) observe(ctx context.Context, view View, account *account, flights []*flight) error {
-	everyone := !o.looked.Ready || account.State == "halted"
-	target := account.target()
-	look, err := o.cfg.Chain.Look(ctx, o.address, target.Number, everyone)
+// look looks at everything.
+func (r *round) look(ctx context.Context) error {
+	everyone, target := !r.looked.Ready || r.account.State == "halted", r.account.target()
+	look, err := r.cfg.Chain.Look(ctx, r.address, target.Number, everyone)
 	if err != nil {
 		return err
 	}
 
 	if !everyone {
-		look.Delegated = o.look.Delegated // is asked for with everyone
+		look.Delegated = r.seen.Delegated // is asked for with everyone
 	}
 
-	o.final(&look, view.Head, target.Number)
-	if account.NextNonce == nil {
-		if err := o.store.adoptFirst(ctx, max(look.Latest, look.Pending)); err != nil {
-			return err
-		}
-	} else if err := o.checkForeign(ctx, account, look, target); err != nil {
+	r.final(&look, r.view.Head, target.Number)
+	if r.account.NextNonce == nil {
+		err = r.store.adoptFirst(ctx, max(look.Latest, look.Pending))
+	} else {
+		err = r.checkForeign(ctx, look, target)
+	}
+
+	if err != nil {
 		return err
 	}
 
-	o.unnamed, o.target, o.generation = nil, target, account.Generation
-	if err := o.settle(ctx, account, look, flights); err != nil {
-		o.target = Block{} // the next round looks again
+	r.unnamed, r.target, r.generation = nil, target, r.account.Generation
+	err = r.settle(ctx, look)
+	if err == nil && len(r.unnamed) == 0 {
+		err = r.store.checked(ctx, target.Number, look.Balance)
+	}
+
+	if err != nil {
+		r.target = Block{} // the next round looks again
 		return err
 	}
 
-	if len(o.unnamed) == 0 {
-		if err := o.store.checked(ctx, target.Number, look.Balance); err != nil {
-			return err
-		}
-	}
-
-	o.looked, o.lookedAt, o.look = view, account.Now, look
-	o.latest(look.Latest, view.Head, flights)
+	r.looked, r.lookedAt, r.seen = r.view, r.account.Now, look
+	r.latest(look.Latest, r.view.Head, r.flights)
 
 	return nil
 }
@@ -153,31 +164,32 @@ func (o *observer) observe(ctx context.Context, view View, account *account, fli
 // database was restored to an earlier time. Once a final block has the transaction the halt names it, and an operator
 // has to look; before that it ends when every node has answered and none knows such a nonce any more. A node that lies
 // about it can stop the sender, which is all.
-func (o *observer) checkForeign(ctx context.Context, account *account, look Look, target Block) error {
+func (r *round) checkForeign(ctx context.Context, look Look, target Block) error {
+	account := r.account
 	seen, next := max(look.Latest, look.Pending), *account.NextNonce
 	switch {
 	case account.Stranger != "":
 		return nil
 	case seen > next && look.Final > next:
-		found, err := o.cfg.Chain.Find(ctx, o.address, next, account.Checked, target)
+		found, err := r.cfg.Chain.Find(ctx, r.address, next, account.Checked, target)
 		if err != nil || found != nil {
-			return cmp.Or(err, o.halt(ctx, account, seen, next, found))
+			return cmp.Or(err, r.halt(ctx, seen, next, found))
 		}
 	case seen <= next && account.State == "halted" && !look.Silent:
-		o.log.WarnContext(ctx, "sender goes on: no node knows a nonce of its account that was not given out here")
-		return o.store.resume(ctx)
+		r.log.WarnContext(ctx, "sender goes on: no node knows a nonce of its account that was not given out here")
+		return r.store.resume(ctx)
 	}
 
 	if seen <= next || account.State == "halted" {
 		return nil
 	}
 
-	return o.halt(ctx, account, seen, next, nil)
+	return r.halt(ctx, seen, next, nil)
 }
 
 // halt stops the sender, says why, and which nonce may be adopted: `nonce` was used elsewhere, as the transaction
 // that was found tells; nil: the chain knows nonces up to adopt-1, which may end by itself.
-func (o *observer) halt(ctx context.Context, account *account, adopt, nonce uint64, found *Transaction) error {
+func (r *round) halt(ctx context.Context, adopt, nonce uint64, found *Transaction) error {
 	why := fmt.Sprintf("the chain knows nonces up to %d, but %d is the next one here: somebody else used the key, "+
 		"or the database was restored to an earlier time", adopt-1, nonce)
 	stranger := ""
@@ -188,10 +200,10 @@ func (o *observer) halt(ctx context.Context, account *account, adopt, nonce uint
 	}
 
 	why += fmt.Sprintf(". Look at the account in an explorer, then run `escrow-relayer sender adopt-nonce --sender %s "+
-		"--nonce %d`", registry.Text(o.address), adopt)
-	changed, err := o.store.halt(ctx, *account.NextNonce, why, stranger)
+		"--nonce %d`", registry.Text(r.address), adopt)
+	changed, err := r.store.halt(ctx, *r.account.NextNonce, why, stranger)
 	if changed {
-		o.log.ErrorContext(ctx, "sender halted", slog.String("reason", why))
+		r.log.ErrorContext(ctx, "sender halted", slog.String("reason", why))
 	}
 
 	return err
@@ -203,17 +215,17 @@ const patience = 10
 
 // settle answers the commands with a nonce that is used up in a final block, by a transaction that has a name: one
 // that was recorded, from its receipt, or somebody else's, which a block shows. Without either it waits.
-func (o *observer) settle(ctx context.Context, account *account, look Look, flights []*flight) error {
+func (r *round) settle(ctx context.Context, look Look) error {
 	var used []*flight
-	for _, f := range flights {
+	for _, f := range r.flights {
 		if f.Nonce < look.Final {
 			used = append(used, f)
 		} else {
-			delete(o.missing, f.Nonce)
+			delete(r.missing, f.Nonce)
 		}
 	}
 
-	receipts, err := receiptsOf(ctx, o.cfg.Chain, o.target, used)
+	receipts, err := receiptsOf(ctx, r.cfg.Chain, r.target, used)
 	if err != nil {
 		return err
 	}
@@ -222,16 +234,16 @@ func (o *observer) settle(ctx context.Context, account *account, look Look, flig
 	for _, f := range used {
 		if e, ok := outcomeOf(f, receipts); ok {
 			endings = append(endings, e)
-			delete(o.missing, f.Nonce)
+			delete(r.missing, f.Nonce)
 
 			continue
 		}
 
-		if o.missing[f.Nonce]++; o.missing[f.Nonce]%patience != 0 {
+		if r.missing[f.Nonce]++; r.missing[f.Nonce]%patience != 0 {
 			continue
 		}
 
-		found, err := o.cfg.Chain.Find(ctx, o.address, f.Nonce, f.begin(), o.target)
+		found, err := r.cfg.Chain.Find(ctx, r.address, f.Nonce, f.begin(), r.target)
 		if err != nil {
 			return err
 		}
@@ -240,25 +252,25 @@ func (o *observer) settle(ctx context.Context, account *account, look Look, flig
 			continue // its receipt will come
 		}
 
-		adopt := max(look.Latest, look.Pending, *account.NextNonce)
-		if err := o.halt(ctx, account, adopt, f.Nonce, found); err != nil {
+		adopt := max(look.Latest, look.Pending, *r.account.NextNonce)
+		if err := r.halt(ctx, adopt, f.Nonce, found); err != nil {
 			return err
 		}
 
 		endings = append(endings, supersededBy(f, found))
 	}
 
-	return o.answer(ctx, endings)
+	return r.answer(ctx, endings)
 }
 
 // answer ends commands, but for those with an event that the ledger has still to store.
-func (o *observer) answer(ctx context.Context, endings []ending) error {
-	answers, err := o.end(ctx, endings, o.generation)
+func (r *round) answer(ctx context.Context, endings []ending) error {
+	answers, err := r.end(ctx, endings, r.generation)
 	if err != nil {
 		return err
 	}
 
-	o.unnamed = slices.DeleteFunc(endings, func(e ending) bool {
+	r.unnamed = slices.DeleteFunc(endings, func(e ending) bool {
 		return e.event.tx == "" || slices.ContainsFunc(answers, func(a command.Answer) bool { return a.CommandID == e.id })
 	})
 

@@ -35,13 +35,6 @@ func (a *account) target() Block {
 	return Block{a.LedgerBlock, common.HexToHash(a.LedgerHash), a.LedgerTime}
 }
 
-// ready reports whether the account may give its next nonce to a command: it is not one that was seen in use,
-// and all below one that was adopted are final.
-func (a *account) ready(look Look) bool {
-	return a.State == "active" && a.NextNonce != nil && look.Final >= a.WaitFinal &&
-		max(look.Latest, look.Pending) <= *a.NextNonce
-}
-
 // flight is a command with a nonce, and everything that was signed for it.
 type flight struct {
 	request
@@ -82,6 +75,16 @@ func (f *flight) newest() *attempt {
 
 	return &f.Attempts[len(f.Attempts)-1]
 }
+
+// signed is bytes that were signed and are still secret.
+type signed struct {
+	f       *flight
+	attempt attempt
+	worst   *big.Int
+	why     refusal // of a void
+}
+
+func (x *signed) commandID() string { return x.f.CommandID }
 
 // hashes are those of all that was signed for the command.
 func (f *flight) hashes() []common.Hash {

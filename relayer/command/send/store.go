@@ -256,13 +256,6 @@ func (s *store) checked(ctx context.Context, block uint64, balance *big.Int) err
 	return err
 }
 
-// excludes finds a command u under way that may make c impossible: the last approval releases when the time has
-// come, so an approval and a settlement of one escrow are under way one after the other. Only the index by escrow
-// fits it as it is written, with a sum and a state too many: until the table is analyzed the index of what is sent is
-// believed to be tiny, and was read whole for each candidate.
-const excludes = `u.chain_id + 0 = c.chain_id and u.escrow = c.escrow and u.state in ('sent', 'assigned')
-	and (u.effect = 'settle') <> (c.effect = 'settle')`
-
 // selectWaiting reads what is due. Requesters take turns: the first command of each, then the second ones.
 // Of a requester the one comes first that has waited longest since it was last looked at, and so do the
 // requesters of a turn.
@@ -313,17 +306,16 @@ func (s *store) waiting(ctx context.Context, limit int) ([]*waiting, error) {
 		selectWaiting, s.args(pgx.StrictNamedArgs{"limit": limit}))
 }
 
-// nextLook is in what time the next waiting command is due, by the database's clock: to be looked at, if that
-// is of use, or to be dismissed.
+// nextLook is in what time the next waiting command is to be looked at, by the database's clock.
 const nextLook = `
-	select least(min(case when @look then least(next_look, expires_at) else expires_at end) - clock_timestamp(), @longest)
+	select least(min(next_look) - clock_timestamp(), @longest)
 	  from commands
-	 where chain_id = @chain and sender = @sender and state = 'accepted'`
+	 where chain_id = @chain and sender = @sender and state = 'accepted' and not cancel_requested and expires_at > clock_timestamp()`
 
-func (s *store) due(ctx context.Context, look bool, longest time.Duration) (in time.Duration, err error) {
+func (s *store) due(ctx context.Context, longest time.Duration) (in time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
-	args := s.args(pgx.StrictNamedArgs{"look": look, "longest": longest})
+	args := s.args(pgx.StrictNamedArgs{"longest": longest})
 	if err := s.db.QueryRow(ctx, nextLook, args).Scan(&in); err != nil {
 		return 0, fmt.Errorf("read when the next command of sender %s is due: %w", s.sender, err)
 	}
@@ -358,127 +350,6 @@ func (s *store) hold(ctx context.Context, holds []hold) error {
 	})
 
 	return err
-}
-
-// lockFactories has the retirement of a factory wait for the commands that create escrows of it. It comes before
-// claims and commands, as in a rollback.
-const lockFactories = `
-	select from factories
-	 where chain_id = @chain
-	   and hex(address) in (select lower(message ->> 'factory') from commands where command_id = any(@ids))
-	 order by id for share`
-
-// claimPicks takes the claims that are still missing: a keeper's, and what a reorganisation has opened
-// again. The order is that of takeClaims in relayer/command/intake.
-const claimPicks = `
-	insert into command_claims (chain_id, escrow, effect, command_id)
-	select chain_id, escrow, effect, command_id from commands where chain_id = @chain and command_id = any(@ids)
-	 order by escrow, effect, seq
-	on conflict do nothing`
-
-// lockEscrows has commands of one escrow get their nonces one after the other, whichever their senders are.
-const lockEscrows = `
-	select from command_claims where chain_id = @chain and escrow in (select escrow from commands where command_id = any(@ids))
-	 order by escrow, effect for update`
-
-// lockPicks selects those that may have a nonce: their claims are theirs, and what may make them impossible is
-// neither under way nor picked before them.
-const lockPicks = `
-	select c.command_id from commands c
-	  join factories f on f.chain_id = c.chain_id and hex(f.address) = lower(c.message ->> 'factory')
-	   and (c.kind <> 'create' or f.retired_block is null)
-	 where c.chain_id = @chain and c.sender = @sender and c.command_id = any(@ids) and c.state = 'accepted'
-	   and not c.cancel_requested and c.expires_at > clock_timestamp()
-	   and exists (select from command_claims k where k.command_id = c.command_id)
-	   and not exists (select from commands u where ` + excludes + `)
-	   and not exists (select from commands u where u.command_id = any(@ids) and u.escrow = c.escrow and u.seq < c.seq
-	                      and (u.effect = 'settle') <> (c.effect = 'settle'))
-	   for update of c`
-
-const setLaunched = `
-	update commands c
-	   set state = 'sent', code = '', detail = '', nonce = p.nonce, gas = p.gas, reserved = p.worst, reserve_day = (now() at time zone 'utc')::date,
-	       assigned_at = coalesce(c.assigned_at, clock_timestamp()), sent_at = clock_timestamp()
-	  from unnest(@ids::text[], @nonces::bigint[], @gas::bigint[], @worst::numeric[]) as p (id, nonce, gas, worst)
-	 where c.command_id = p.id`
-
-// reserve takes nonces, and says what of today's budget is spent with them. What was spent on an earlier day
-// is forgotten.
-const reserve = `
-	update senders
-	   set next_nonce = next_nonce + @count, updated_at = now(), spend_day = (now() at time zone 'utc')::date,
-	       spent_fees = @fees, spent_value = @value
-	 where chain_id = @chain and address = @sender`
-
-// signed is bytes that were signed and are still secret.
-type signed struct {
-	f       *flight
-	attempt attempt
-	worst   *big.Int
-	why     refusal // of a void
-}
-
-func (x *signed) commandID() string { return x.f.CommandID }
-
-// launch is T1: it gives nonces to commands and stores what was signed for them, in one transaction, and returns those
-// that may now be broadcast. From the first one on that may not be sent any more, or is beyond the day's budget, they
-// are left out: what was signed for them has nonces that are not theirs, and leaves this process never. An operator may
-// have changed the account since the round began, so it is looked at again here.
-func (s *store) launch(ctx context.Context, all []signed, head uint64, limits Limits,
-	look Look) (stored []signed, err error) {
-	ids := column.Of(all, (*signed).commandID)
-	err = s.write(ctx, "give nonces", func(ctx context.Context, tx pgx.Tx, a *account) error {
-		stored = nil
-		if !a.ready(look) || all[0].f.Nonce != *a.NextNonce {
-			return nil
-		}
-
-		for _, statement := range []string{lockFactories, claimPicks, lockEscrows} {
-			if _, err := tx.Exec(ctx, statement, pgx.StrictNamedArgs{"chain": s.chainID, "ids": ids}); err != nil {
-				return err
-			}
-		}
-
-		rows, _ := tx.Query(ctx, lockPicks, s.args(pgx.StrictNamedArgs{"ids": ids}))
-		open, err := pgx.CollectRows(rows, pgx.RowTo[string])
-		if err != nil {
-			return err
-		}
-
-		fees, value := a.SpentFees.Int, a.SpentValue.Int
-		for _, x := range all {
-			moreFees, moreValue := new(big.Int).Add(fees, x.worst), new(big.Int).Add(value, x.f.Value.Int)
-			if !slices.Contains(open, x.f.CommandID) || moreFees.Cmp(limits.DayFees) > 0 || moreValue.Cmp(limits.DayValue) > 0 {
-				break
-			}
-
-			fees, value, stored = moreFees, moreValue, append(stored, x)
-		}
-
-		if len(stored) == 0 {
-			return nil
-		}
-
-		if _, err := tx.Exec(ctx, setLaunched, pgx.StrictNamedArgs{
-			"ids":    column.Of(stored, (*signed).commandID),
-			"nonces": column.Of(stored, func(x *signed) uint64 { return x.f.Nonce }),
-			"gas":    column.Of(stored, func(x *signed) uint64 { return x.f.Gas }),
-			"worst":  column.Of(stored, func(x *signed) wei { return wei{x.worst} }),
-		}); err != nil {
-			return err
-		}
-
-		if _, err := tx.Exec(ctx, insertAttempts, s.attempts(stored, head)); err != nil {
-			return err
-		}
-
-		_, err = tx.Exec(ctx, reserve,
-			s.args(pgx.StrictNamedArgs{"count": len(stored), "fees": wei{fees}, "value": wei{value}}))
-
-		return err
-	})
-
-	return stored, err
 }
 
 // lockForAttempts says which commands may have another attempt of which purpose: a call only while
@@ -547,6 +418,10 @@ func allowed(all []signed, may []allowance, spent *big.Int, limits Limits) (some
 // record is T2: it stores further attempts, and returns those that may now be broadcast. The others
 // must stay in the process.
 func (s *store) record(ctx context.Context, all []signed, head uint64, limits Limits) (stored []signed, err error) {
+	if len(all) == 0 {
+		return nil, nil
+	}
+
 	ids := column.Of(all, (*signed).commandID)
 	err = s.write(ctx, "store attempts", func(ctx context.Context, tx pgx.Tx, a *account) error {
 		stored = nil
@@ -587,8 +462,11 @@ func (s *store) record(ctx context.Context, all []signed, head uint64, limits Li
 
 		return err
 	})
+	if err != nil { // nothing of it is known to be stored
+		return nil, err
+	}
 
-	return stored, err
+	return stored, nil
 }
 
 // attempts are the arguments of insertAttempts.

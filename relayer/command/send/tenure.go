@@ -4,13 +4,10 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"maps"
 	"math/big"
-	"slices"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
-	"github.com/jackc/pgx/v5"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/command"
 	"github.com/fusion-prime/escrow-relayer/relayer/logging"
@@ -38,8 +35,8 @@ func (s *shared) end(ctx context.Context, endings []ending, generation int64) ([
 
 // tell counts and logs answers that are committed.
 func (s *shared) tell(ctx context.Context, answers []command.Answer) {
-	s.cfg.Metrics.answers.Count(answers)
 	for _, a := range answers {
+		s.cfg.Metrics.answers.WithLabelValues(string(a.State)).Inc()
 		s.log.InfoContext(ctx, "command answered", slog.String("command", a.CommandID),
 			slog.String("state", string(a.State)), slog.String("code", a.Code), slog.String("tx", a.Transaction))
 	}
@@ -54,21 +51,23 @@ func (s *shared) budget(own *big.Int) *big.Int {
 	return smaller(own, s.cfg.Limits.MaxFee)
 }
 
-// tenure is the time for which this instance owns the sender, under one epoch. It works in rounds, each of
-// which begins with what the database and the chain say. One goroutine has all of it.
+// tenure is the time for which this instance owns the sender, under one epoch, and what it remembers meanwhile. It works
+// in rounds, each of which begins with what the database and the chain say. One goroutine has all of it.
 type tenure struct {
 	shared
-	observer observer
-	out      map[common.Hash]departure // the last time that the newest bytes of each command left; empty after a takeover
-	view     View                      // that the last round went by
-	idle     bool                      // nothing is under way: new blocks are of no interest
+	sight
+	history []mined                   // ascending; the first is that of the target, if there was a look by then
+	missing map[uint64]int            // nonces that are final, with no receipt of what was signed: at how many looks
+	unnamed []ending                  // what the newest look has shown with an event that the ledger has still to store
+	out     map[common.Hash]departure // the last time that the newest bytes of each command left; empty after a takeover
+	view    View                      // that the newest round goes by
+	idle    bool                      // nothing is under way: new blocks are of no interest
 
 	failed, unsigned logging.Repeats // why rounds, and signatures, failed
 }
 
 func newTenure(all shared) *tenure {
-	return &tenure{shared: all, out: map[common.Hash]departure{},
-		observer: observer{shared: all, missing: map[uint64]int{}}}
+	return &tenure{shared: all, out: map[common.Hash]departure{}, missing: map[uint64]int{}}
 }
 
 // sayAgain is how often the log repeats why a round or a signature fails.
@@ -88,12 +87,18 @@ func (t *tenure) run(ctx context.Context, wake <-chan struct{}) error {
 	defer timer.Stop()
 	for {
 		changed := t.cfg.Chain.Changed()
+		if t.idle {
+			changed = nil
+		} else if v := t.cfg.Chain.View(); v.Ready && t.view.Ready && v != t.view { // during the round
+			timer.Reset(0)
+		}
+
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-wake:
 		case <-timer.C:
-		case <-t.viewMoved(changed):
+		case <-changed:
 		}
 
 		pause, err := t.work(ctx)
@@ -103,11 +108,7 @@ func (t *tenure) run(ctx context.Context, wake <-chan struct{}) error {
 		case errors.Is(err, ErrFenced):
 			return err
 		case err != nil:
-			t.cfg.Metrics.roundErrors.WithLabelValues(t.cfg.Name).Inc()
-			if !t.failed.Lately(err, time.Now(), sayAgain) {
-				t.log.WarnContext(ctx, "sender round failed, retrying", slog.Any("err", err))
-			}
-
+			t.fails(ctx, err)
 			pause = retryPause
 		}
 
@@ -115,109 +116,82 @@ func (t *tenure) run(ctx context.Context, wake <-chan struct{}) error {
 	}
 }
 
-// viewMoved is changed, or closed when the view has moved since the last round; never while the
-// sender has nothing under way.
-func (t *tenure) viewMoved(changed <-chan struct{}) <-chan struct{} {
-	switch v := t.cfg.Chain.View(); {
-	case t.idle:
-		return nil
-	case v.Ready && t.view.Ready && v != t.view:
-		closed := make(chan struct{})
-		close(closed)
-
-		return closed
+// fails tells of a round that failed.
+func (t *tenure) fails(ctx context.Context, err error) {
+	t.cfg.Metrics.roundErrors.WithLabelValues(t.cfg.Name).Inc()
+	if !t.failed.Lately(err, time.Now(), sayAgain) {
+		t.log.WarnContext(ctx, "sender round failed, retrying", slog.Any("err", err))
 	}
-
-	return changed
 }
 
-// work is one round: it does all that can be done now, and says when to come back at the latest.
-func (t *tenure) work(ctx context.Context) (time.Duration, error) {
-	account, flights, err := t.store.load(ctx)
-	if err != nil {
-		return 0, err
-	}
+// round is one round's work. It does all that can be done now.
+type round struct {
+	*tenure
+	account *account
+	flights []*flight
 
-	// Commands that expired or were cancelled are answered whatever the chain and the sender are in.
-	dismissed, err := dismiss(ctx, t.cfg.DB, t.cfg.ChainID, lockDismissible, pgx.StrictNamedArgs{"sender": t.store.sender})
-	if err != nil {
-		return 0, err
-	}
+	signs bool          // no signature has failed: else no other one is asked for
+	pause time.Duration // until the next round at the latest; above 0 the round is over
+}
 
-	t.tell(ctx, dismissed)
+// steps of a round, in their order. The first that fails, or sets the pause, ends it.
+var steps = []func(*round, context.Context) error{(*round).load, (*round).observe, (*round).advance, (*round).propose,
+	(*round).admit, (*round).rest}
+
+// work is one round. It says when to come back at the latest.
+func (t *tenure) work(ctx context.Context) (pause time.Duration, err error) {
+	r := &round{tenure: t, signs: t.cfg.Signer != nil}
 	t.view, t.idle = t.cfg.Chain.View(), false
-	if !t.view.Ready || account.LedgerHash == "" {
-		return idlePause, nil
+	for i := 0; i < len(steps) && r.pause == 0 && err == nil; i++ {
+		err = steps[i](r, ctx)
 	}
 
-	looked, err := t.observer.watch(ctx, t.view, account, flights)
-	if err != nil {
-		return 0, err
-	}
-
-	if looked {
-		if account, flights, err = t.store.load(ctx); err != nil {
-			return 0, err
-		}
-	}
-
-	if account.NextNonce == nil {
-		return retryPause, nil
-	}
-
-	t.idle = len(flights) == 0
-	maps.DeleteFunc(t.out, func(h common.Hash, _ departure) bool {
-		return !slices.ContainsFunc(flights, func(f *flight) bool { return slices.Contains(f.hashes(), h) })
-	})
-	r := &round{shared: t.shared, view: t.view, sight: t.observer.sight, account: account, flights: flights, out: t.out,
-		heard: &t.unsigned}
-	if account.State != "halted" {
-		if err := r.advance(ctx); err != nil {
-			return 0, err
-		}
-	}
-
-	if t.cfg.Signer == nil { // it only follows
-		return t.soon(min(idlePause, t.cfg.LookEvery), flights), nil
-	}
-
-	if t.cfg.Keeper != nil {
-		if err := t.cfg.Keeper.propose(ctx, &t.shared, r.sight.target.Time); err != nil {
-			return 0, err
-		}
-	}
-
-	return t.admit(ctx, r)
+	return r.pause, err
 }
 
-// admit has a round take waiting commands, and says when the next round is to be.
-func (t *tenure) admit(ctx context.Context, r *round) (time.Duration, error) {
-	room := r.room()
-	more, err := r.admit(ctx, room)
-	t.idle = t.idle && !r.launched
-	if err != nil {
-		return 0, err
+// load reads the database's side of the round.
+func (r *round) load(ctx context.Context) error {
+	account, flights, err := r.store.load(ctx)
+	if err == nil {
+		r.account, r.flights = account, flights
 	}
 
-	if more {
-		return minPause, nil
+	return err
+}
+
+// propose has the keeper make commands.
+func (r *round) propose(ctx context.Context) error {
+	if r.cfg.Signer == nil { // it only follows
+		r.pause = idlePause
 	}
 
-	// Without room what waits is of interest only when it expires.
-	longest := min(idlePause, t.cfg.LookEvery)
-	if !t.idle {
-		longest = min(longest, t.cfg.ResendEvery)
+	if r.cfg.Keeper == nil {
+		return nil
 	}
 
-	pause, err := t.store.due(ctx, room > 0, longest)
+	return r.cfg.Keeper.propose(ctx, &r.shared, r.target.Time)
+}
 
-	return max(t.soon(pause, r.flights), minPause), err
+// rest says when the next round is to be. Without room what waits is of no interest.
+func (r *round) rest(ctx context.Context) (err error) {
+	pause := min(idlePause, r.cfg.LookEvery)
+	if !r.idle {
+		pause = min(pause, r.cfg.ResendEvery)
+	}
+
+	if r.room() > 0 {
+		pause, err = r.store.due(ctx, pause)
+	}
+
+	r.pause = max(r.soon(pause), minPause)
+
+	return err
 }
 
 // soon shortens a pause while answers wait for the ledger to come to a block, or to store an event.
-func (t *tenure) soon(pause time.Duration, flights []*flight) time.Duration {
-	mined := len(flights) > 0 && flights[0].Nonce < t.observer.look.Latest
-	if len(t.observer.unnamed) > 0 || mined && t.observer.target.Number < t.view.Target {
+func (r *round) soon(pause time.Duration) time.Duration {
+	mined := len(r.flights) > 0 && !r.open(r.flights[0])
+	if len(r.unnamed) > 0 || mined && r.target.Number < r.view.Target {
 		return min(pause, namePause)
 	}
 
