@@ -128,7 +128,7 @@ round:
 #endif
   fi;
   if
-  :: atomic { MINE && state[c] == ACC && given[c] -> move(c, ACC, GONE) } ; goto round
+  :: atomic { state[c] == ACC && given[c] -> move(c, ACC, GONE) } ; goto round  /* by any instance, whatever the epoch */
   /* sign for the next nonce: in memory only */
   :: atomic { MINE && !halted && seen <= next && state[c] == ACC && next < NONCES -> n = next; giveUp = false } ; goto fresh
 #ifdef FREE_NONCE
