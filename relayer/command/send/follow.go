@@ -17,10 +17,10 @@ import (
 // followEvery is the pause between two looks at what needs no key.
 const followEvery = 2 * time.Second
 
-// Follow does what needs no key, until ctx ends: it answers what expired or was cancelled before anything was signed for
-// it, whichever sender it is of; and it follows what was sent for senders that no instance owns: it answers what is
-// final, takes back what a reorganisation took back, and broadcasts recorded bytes again. It signs nothing and gives out
-// no nonce. One instance does so for a chain: the holder of the lock election.Follow.
+// Follow does what needs no key, until ctx ends: it answers what expired or was cancelled before anything was signed
+// for it, whichever sender it is of; and it follows what was sent for senders that no instance owns: it answers what is
+// final, takes back what a reorganisation took back, and broadcasts recorded bytes again. It signs nothing and gives
+// out no nonce. One instance does so for a chain: the holder of the lock election.Follow.
 //
 // Its writes name the epoch of the last owner, so the next one fences them. Of cfg it uses what is not a sender's.
 func Follow(ctx context.Context, cfg Config, every time.Duration) {

@@ -51,8 +51,8 @@ func (s *shared) budget(own *big.Int) *big.Int {
 	return smaller(own, s.cfg.Limits.MaxFee)
 }
 
-// tenure is the time for which this instance owns the sender, under one epoch, and what it remembers meanwhile. It works
-// in rounds, each of which begins with what the database and the chain say. One goroutine has all of it.
+// tenure is the time for which this instance owns the sender, under one epoch, and what it remembers meanwhile. It
+// works in rounds, each of which begins with what the database and the chain say. One goroutine has all of it.
 type tenure struct {
 	shared
 	sight
