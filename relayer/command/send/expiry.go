@@ -15,8 +15,8 @@ import (
 const maxDismissed = 500
 
 // lockOver goes from one sender that has waiting commands to the next by the index, and reads of each only what has
-// expired or was cancelled, each by its index: by now(), since an index is of no use for a clock that moves on. A locked
-// row (it is getting its nonce, or its end) is left alone.
+// expired or was cancelled, each by its index: by now(), since an index is of no use for a clock that moves on. A
+// locked row (it is getting its nonce, or its end) is left alone.
 const lockOver = `
 	with recursive senders as (
 	  (select sender from commands where chain_id = @chain and state = 'accepted' order by sender limit 1)

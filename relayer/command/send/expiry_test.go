@@ -112,7 +112,8 @@ func TestWhatGetsItsNonceIsNotDismissed(t *testing.T) {
 	require.Equal(t, []command.State{command.Done}, w.replies(id))
 }
 
-// C4: two who dismiss the same command at the same time answer it once; neither the second nor its sender's owner waits.
+// C4: two who dismiss the same command at the same time answer it once; neither the second nor its sender's owner
+// waits.
 func TestDismissedOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, startSim(t))
