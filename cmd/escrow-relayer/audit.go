@@ -5,10 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/schollz/progressbar/v3"
 	"github.com/spf13/cobra"
 
 	"github.com/fusion-prime/escrow-relayer/registry"
@@ -143,9 +141,8 @@ func (a *audit) events(ctx context.Context) (int, error) {
 	v := relayer.NewVerifier(a.cfg, a.src, a.followed, relayer.NewFilters(a.cfg, a.followed), a.led, logger(a.cfg),
 		verify.NewMetrics(prometheus.NewRegistry()))
 	say := a.cmd.ErrOrStderr()
-	bar := progress(say, a.to-a.from+1, "blocks")
 	count := map[string]int{}
-	err := v.Compare(ctx, a.from, a.to, func(first, last int64, found []verify.Difference) error {
+	err := v.Compare(ctx, a.from, a.to, func(_, last int64, found []verify.Difference) error {
 		for _, d := range found {
 			if count[d.Kind]++; d.Kind == verify.Pruned {
 				continue
@@ -162,9 +159,9 @@ func (a *audit) events(ctx context.Context) (int, error) {
 			}
 		}
 
-		return bar.Add64(last - first + 1)
+		progress(say, last-a.from+1, a.to-a.from+1, "blocks")
+		return nil
 	})
-	_ = bar.Finish()
 	if err != nil {
 		return 0, err
 	}
@@ -223,15 +220,11 @@ func (a *audit) print(difference any, format string, args ...any) error {
 	return err
 }
 
-// progress is a bar on a terminal, and silent elsewhere.
-func progress(w io.Writer, n int64, what string) *progressbar.ProgressBar {
-	if !isTerminal(w) {
-		return progressbar.DefaultSilent(n)
+// progress shows on a terminal how much of a run is done. What is written next takes its place.
+func progress(w io.Writer, n, of int64, what string) {
+	if isTerminal(w) {
+		fmt.Fprintf(w, "%d of %d %s\r", n, of, what)
 	}
-
-	return progressbar.NewOptions64(n, progressbar.OptionSetWriter(w), progressbar.OptionSetDescription(what),
-		progressbar.OptionShowCount(),
-		progressbar.OptionShowIts(), progressbar.OptionThrottle(100*time.Millisecond), progressbar.OptionClearOnFinish())
 }
 
 // startSource runs a source until stop is called, and returns once the chain of its endpoints is

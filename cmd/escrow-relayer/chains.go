@@ -77,5 +77,9 @@ func names(all []*config.Config) string {
 		ids[i] = strconv.FormatInt(c.ChainID, 10)
 	}
 
-	return "chain" + map[bool]string{true: "s"}[len(all) > 1] + " " + strings.Join(ids, ", ")
+	if len(all) == 1 {
+		return "chain " + ids[0]
+	}
+
+	return "chains " + strings.Join(ids, ", ")
 }

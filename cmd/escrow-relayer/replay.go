@@ -111,9 +111,9 @@ func replay(ctx context.Context, cmd *cobra.Command, led *ledger.Ledger, s ledge
 		return nil
 	}
 
-	bar := progress(cmd.ErrOrStderr(), int64(n.Events), "events")
-	total, err := led.Replay(ctx, s, func(events int) { _ = bar.Set(events) })
-	_ = bar.Finish()
+	total, err := led.Replay(ctx, s, func(events int) {
+		progress(cmd.ErrOrStderr(), int64(events), int64(n.Events), "events")
+	})
 	if err != nil {
 		return err
 	}
