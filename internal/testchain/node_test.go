@@ -304,11 +304,3 @@ func TestAccountsFollowFromTheSeed(t *testing.T) {
 	require.Equal(t, testchain.Accounts(7, 5)[:3], testchain.Accounts(7, 3))
 	require.NotEqual(t, testchain.Accounts(7, 1), testchain.Accounts(8, 1))
 }
-
-func BenchmarkStartSim(b *testing.B) {
-	for b.Loop() {
-		n, err := testchain.StartSim(testchain.Options{})
-		require.NoError(b, err)
-		require.NoError(b, n.Stop())
-	}
-}

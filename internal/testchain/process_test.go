@@ -157,19 +157,3 @@ func TestProcessHangs(t *testing.T) {
 	require.NoError(t, n.Signal(syscall.SIGCONT))
 	require.NoError(t, <-answered)
 }
-
-func BenchmarkStartGeth(b *testing.B) {
-	for b.Loop() {
-		n, err := testchain.StartGeth(b.Context(), testchain.Options{})
-		require.NoError(b, err)
-		require.NoError(b, n.Stop())
-	}
-}
-
-func BenchmarkStartAnvil(b *testing.B) {
-	for b.Loop() {
-		n, err := testchain.StartAnvil(b.Context(), testchain.Options{})
-		require.NoError(b, err)
-		require.NoError(b, n.Stop())
-	}
-}

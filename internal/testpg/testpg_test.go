@@ -185,19 +185,3 @@ func TestFind(t *testing.T) {
 	require.True(t, ok)
 	require.Equal(t, filepath.Join(root, "own"), dir, "PATH comes first")
 }
-
-func BenchmarkNew(b *testing.B) {
-	New(b) // the server and the template
-	for b.Loop() {
-		name, _ := template()
-		database(b, name)
-	}
-}
-
-func BenchmarkStart(b *testing.B) {
-	for b.Loop() {
-		s, err := Start(b.Context(), Options{Own: true})
-		require.NoError(b, err)
-		require.NoError(b, s.Stop(b.Context()))
-	}
-}

@@ -275,29 +275,3 @@ func TestAddressIsReused(t *testing.T) {
 	require.Equal(t, s.Addr(), again.Addr())
 	require.NoError(t, again.Stop())
 }
-
-func BenchmarkPublish(b *testing.B) {
-	for _, forget := range []bool{false, true} {
-		b.Run(fmt.Sprint("forget=", forget), func(b *testing.B) {
-			f := setup(b, testpubsub.Options{Forget: forget})
-			conn, err := grpc.NewClient(f.Addr(), grpc.WithTransportCredentials(insecure.NewCredentials()))
-			require.NoError(b, err)
-			defer conn.Close()
-			client := pubsubpb.NewPublisherClient(conn)
-			messages := make([]*pubsubpb.PubsubMessage, 100)
-			n := 0
-			for b.Loop() {
-				for i := range messages {
-					messages[i] = &pubsubpb.PubsubMessage{Data: make([]byte, 800), OrderingKey: fmt.Sprint(n)}
-				}
-
-				n++
-				_, err := client.Publish(b.Context(), &pubsubpb.PublishRequest{Topic: testpubsub.TopicName(project, topic),
-					Messages: messages})
-				require.NoError(b, err)
-			}
-
-			b.ReportMetric(float64(b.N*len(messages))/b.Elapsed().Seconds(), "msg/s")
-		})
-	}
-}

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
@@ -302,17 +303,19 @@ func TestTimes(t *testing.T) {
 
 // A node that hangs is given up after Timeout, and another is asked.
 func TestTimeout(t *testing.T) {
-	t.Parallel()
-	chain := newChain(20, 1, 0)
-	node, reserve := startNode(t, chain), startNode(t, chain)
-	s := start(t, Config{URLs: []string{node.server.URL, reserve.server.URL}, ChainID: 1, Finality: Latest,
-		Timeout: 200 * time.Millisecond})
-	await(t, s, func(View) bool { return allUp(s) })
-	node.set(func() { node.http = func(_ http.ResponseWriter, r *http.Request) bool { hang(r); return true } })
-	got, _ := collect(t, s, 1, 20, filterA())
-	require.Equal(t, chain.all(1, 20), got)
-	await(t, s, func(View) bool { return !s.Endpoints()[0].Up })
-	require.Contains(t, s.Endpoints()[0].LastError, "200ms")
-	node.set(func() { node.http = nil })
-	await(t, s, func(View) bool { return s.Endpoints()[0].Up })
+	synctest.Test(t, func(t *testing.T) {
+		chain, p := newChain(20, 1, 0), &pipes{}
+		node, host := p.node(t, chain)
+		_, reserve := p.node(t, chain)
+		s := start(t, Config{URLs: []string{"http://" + host.name, "http://" + reserve.name}, ChainID: 1, Finality: Latest,
+			Timeout: 200 * time.Millisecond, Dial: p.dial})
+		await(t, s, func(View) bool { return allUp(s) })
+		node.set(func() { node.http = func(_ http.ResponseWriter, r *http.Request) bool { hang(r); return true } })
+		got, _ := collect(t, s, 1, 20, filterA())
+		require.Equal(t, chain.all(1, 20), got)
+		await(t, s, func(View) bool { return !s.Endpoints()[0].Up })
+		require.Contains(t, s.Endpoints()[0].LastError, "200ms")
+		node.set(func() { node.http = nil })
+		await(t, s, func(View) bool { return s.Endpoints()[0].Up })
+	})
 }
