@@ -73,7 +73,7 @@ func TestTrust(t *testing.T) {
 	await(t, s, func(View) bool { return s.Endpoints()[1].Up })
 	require.NoError(t, sim.Mine(t.Context(), 1))
 	await(t, s, func(v View) bool { return v.Target > head+1 && s.Trust() == Proved })
-	require.Eventually(t, func() bool { return len(log.trusted()) == 3 }, 20*time.Second, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return len(log.trusted()) == 3 }, 2*time.Minute, 5*time.Millisecond)
 	require.Equal(t, []string{"proved", "believed", "proved"}, log.trusted())
 }
 
