@@ -67,6 +67,7 @@ func TestFrontOfSeveralChains(t *testing.T) {
 	page := ready("/", http.StatusOK)
 	require.Contains(t, page, `href="chains/1/"`)
 	require.Contains(t, page, "connection refused")
+	require.Contains(t, page, `<span title="">–</span>`, "factories that nobody could read are not none")
 	f.drawn.at = time.Now().Add(time.Hour)
 	before := source.asked
 	require.Equal(t, page, ready("/", http.StatusOK))
