@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
@@ -26,11 +27,19 @@ const followEvery = 2 * time.Second
 func Follow(ctx context.Context, cfg Config, every time.Duration) {
 	cfg.setDefaults()
 	f := follower{cfg: cfg}
+	var both sync.WaitGroup // what is over is answered whatever the nodes do
+	defer both.Wait()
+	both.Go(func() { f.each(ctx, every, f.dismiss) })
+	f.each(ctx, every, f.follow)
+}
+
+// each looks again and again.
+func (f *follower) each(ctx context.Context, every time.Duration, look func(context.Context) error) {
 	ticker := time.NewTicker(cmp.Or(every, followEvery))
 	defer ticker.Stop()
 	for {
-		if err := errors.Join(f.dismiss(ctx), f.follow(ctx)); err != nil && ctx.Err() == nil {
-			cfg.Log.WarnContext(ctx, "commands that need no key not looked at, retrying", slog.Any("err", err))
+		if err := look(ctx); err != nil && ctx.Err() == nil {
+			f.cfg.Log.WarnContext(ctx, "commands that need no key not looked at, retrying", slog.Any("err", err))
 		}
 
 		select {

@@ -2,9 +2,11 @@ package send_test
 
 import (
 	"context"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/ethereum/go-ethereum/common"
 	"github.com/stretchr/testify/require"
 
 	"github.com/fusion-prime/escrow-relayer/internal/testchain"
@@ -39,6 +41,37 @@ func TestAnsweredWithoutTheKey(t *testing.T) {
 	require.Equal(t, []command.State{command.Done, command.Reopened, command.Done}, w.replies(sent))
 	require.Equal(t, command.Accepted, w.answer(waiting).State, "nothing new is signed")
 	require.Equal(t, 1, w.int(`select count(*) from command_attempts`))
+}
+
+// hungChain has an account that no node tells of.
+type hungChain struct {
+	*send.Nodes
+	asked chan struct{}
+	once  sync.Once
+}
+
+func (c *hungChain) Look(ctx context.Context, _ common.Address, _ uint64, _ bool) (send.Look, error) {
+	c.once.Do(func() { close(c.asked) })
+	<-ctx.Done()
+
+	return send.Look{}, ctx.Err()
+}
+
+// C4: what is over before it had a nonce is answered, whatever the nodes do.
+func TestNodesThatHangKeepNoAnswer(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, startSim(t))
+	stop := w.start(nil)
+	w.await(w.accept(w.command(command.Approve, w.escrow(1, 0), nil)), true, command.Done)
+	stop()
+	id := w.accept(w.command(command.Approve, w.escrow(1, 0), nil))
+	hung := &hungChain{Nodes: w.nodes, asked: make(chan struct{})}
+	cfg := w.config()
+	cfg.Signer, cfg.Chain = nil, hung
+	w.run(func(ctx context.Context) error { send.Follow(ctx, cfg, 20*time.Millisecond); return nil })
+	<-hung.asked
+	w.exec(`update commands set expires_at = now() where command_id = $1`, id.Hex())
+	w.await(id, false, command.Expired)
 }
 
 // C9: an owner that comes fences what follows, and goes on with what waits.
