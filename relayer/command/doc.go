@@ -21,16 +21,9 @@
 //	    └─────────────► already, expired, cancelled, refused               nothing was signed
 //
 // Transitions is the whole table: when each step is taken, and which statement takes it.
-// What is accepted may wait; Code says for what. Done means that the transaction succeeded in a block that is
-// final for the relayer. DoneLate is the same, after ExpiresAt: the contracts know no deadline, so what was sent
-// in time may still be mined late; the relayer then tries to void it, and the chain decides which of the two comes
-// first. Voided means that the void was first: the command has had no effect and never will. Superseded means that
-// a final block has somebody else's transaction with its nonce, which the answer names.
-// Already means that the chain showed the effect before anything was sent; if the event that had caused it
-// has left the relayer's table (RETENTION), the answer has no event_id and no block, and is not taken back.
+// What is accepted may wait; Code says for what. The contracts know no deadline: what was sent in time may be mined
+// after ExpiresAt (DoneLate); the relayer then tries to void it, and the chain decides which of the two comes first.
+// Already has no event_id and no block, and is not taken back, if its event has left the relayer's table (RETENTION).
 //
-// Answers are delivered at least once, in order per command: drop what you have seen
-// (Answer.Revision grows). What has revision 0 is about a message that was refused and not stored, not
-// about the command (Answer.Final). Should the chain reorganise more deeply than the relayer's finality, an
-// answer with the state Reopened takes the last one back, and another final answer follows.
+// Answers are delivered at least once, in order per command: drop what you have seen (Answer.Revision, Answer.Final).
 package command
