@@ -43,12 +43,14 @@ type Counts struct {
 func (v *Verdict) Clean() bool { return len(v.Wrong) == 0 }
 
 func (v *Verdict) String() string {
-	s := fmt.Sprintf("seed %d: sessions lost %d, goroutines %d, whole after %s", v.Plan.Seed, v.Lost, v.Goroutines,
-		v.Recovery.Round(time.Millisecond))
+	var chains strings.Builder
 	for _, c := range v.Chains {
-		s += fmt.Sprintf("; escrows %d, emitted %d, received %d, duplicates %d, retracted %d, records asked of the chain %d",
+		fmt.Fprintf(&chains, "; escrows %d, emitted %d, received %d, duplicates %d, retracted %d, records asked of the chain %d",
 			c.Escrows, c.Emitted, c.Received, c.Duplicates, c.Retracted, c.States)
 	}
+
+	s := fmt.Sprintf("seed %d: sessions lost %d, goroutines %d, whole after %s%s", v.Plan.Seed, v.Lost, v.Goroutines,
+		v.Recovery.Round(time.Millisecond), &chains)
 
 	if v.Commands != nil {
 		s += "; " + v.Commands.String()

@@ -123,6 +123,13 @@ func (s *store) accept(ctx context.Context, all []*candidate) error {
 	}
 }
 
+// boundLife refuses a command that expires too late.
+func (c *candidate) boundLife(now time.Time) {
+	if latest := now.Add(maxLife).Unix(); c.refusal == "" && int64(c.signed.ExpiresAt) > latest {
+		c.refusal = fmt.Sprintf("expires_at may be at most %d: a week ahead", latest)
+	}
+}
+
 func (s *store) acceptIn(ctx context.Context, tx pgx.Tx, all []*candidate) error {
 	ids := make([]string, 0, len(all))
 	byID := map[string]*candidate{}
@@ -153,10 +160,7 @@ func (s *store) acceptIn(ctx context.Context, tx pgx.Tx, all []*candidate) error
 		}
 
 		c := byID[id]
-		if latest := now.Add(maxLife).Unix(); c.refusal == "" && int64(c.signed.ExpiresAt) > latest {
-			c.refusal = fmt.Sprintf("expires_at may be at most %d: a week ahead", latest)
-		}
-
+		c.boundLife(now)
 		unstored, err := s.unstored(ctx, tx, c, now)
 		switch {
 		case err != nil:
@@ -177,7 +181,6 @@ func (s *store) acceptIn(ctx context.Context, tx pgx.Tx, all []*candidate) error
 	}
 
 	replies = append(replies, stored...)
-
 	for _, c := range all {
 		a, ok := answers[c.id]
 		if !ok {
