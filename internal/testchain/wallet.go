@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/big"
+	"strings"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
@@ -123,6 +124,15 @@ func (w *Wallet) sign(account int, c Call) (*types.Transaction, error) {
 
 // Send sends transactions of one account, in order, and does not wait for them to be mined.
 func (w *Wallet) Send(ctx context.Context, account int, calls ...Call) ([]common.Hash, error) {
+	txs, err := w.signAll(ctx, account, calls)
+	if err != nil {
+		return nil, err
+	}
+
+	return w.sendSigned(ctx, txs)
+}
+
+func (w *Wallet) signAll(ctx context.Context, account int, calls []Call) ([]*types.Transaction, error) {
 	if err := w.refreshFees(ctx); err != nil {
 		return nil, err
 	}
@@ -135,7 +145,7 @@ func (w *Wallet) Send(ctx context.Context, account int, calls ...Call) ([]common
 		}
 	}
 
-	return w.sendSigned(ctx, txs)
+	return txs, nil
 }
 
 func (w *Wallet) sendSigned(ctx context.Context, txs []*types.Transaction) ([]common.Hash, error) {
@@ -157,9 +167,15 @@ func (w *Wallet) sendSigned(ctx context.Context, txs []*types.Transaction) ([]co
 }
 
 // Transact sends transactions of one account, mines a block and returns the receipts. A transaction
-// that reverted is an error.
+// that reverted is an error. The pool of a busy machine may leave the newest ones out of the block:
+// then it mines the next one, and sends again what the pool has lost.
 func (w *Wallet) Transact(ctx context.Context, n Node, account int, calls ...Call) ([]*types.Receipt, error) {
-	hashes, err := w.Send(ctx, account, calls...)
+	txs, err := w.signAll(ctx, account, calls)
+	if err != nil {
+		return nil, err
+	}
+
+	hashes, err := w.sendSigned(ctx, txs)
 	if err != nil {
 		return nil, err
 	}
@@ -172,7 +188,7 @@ func (w *Wallet) Transact(ctx context.Context, n Node, account int, calls ...Cal
 	defer ticker.Stop()
 	for {
 		receipts, err := w.Receipts(ctx, hashes)
-		if err != nil {
+		if err != nil && !indexing(err) {
 			return nil, err
 		}
 
@@ -193,6 +209,10 @@ func (w *Wallet) Transact(ctx context.Context, n Node, account int, calls ...Cal
 			return receipts, nil
 		}
 
+		if err := w.again(ctx, n, txs, hashes); err != nil && !indexing(err) {
+			return nil, err
+		}
+
 		select {
 		case <-ticker.C:
 		case <-ctx.Done():
@@ -200,6 +220,43 @@ func (w *Wallet) Transact(ctx context.Context, n Node, account int, calls ...Cal
 				context.Cause(ctx))
 		}
 	}
+}
+
+// indexing reports whether a node does not know yet which transactions it has: it has just started.
+func indexing(err error) bool {
+	return strings.Contains(err.Error(), "transaction indexing is in progress")
+}
+
+// again mines a block if the node has some of the transactions in none. What it does not know it gets once more.
+func (w *Wallet) again(ctx context.Context, n Node, txs []*types.Transaction, hashes []common.Hash) error {
+	known, batch := make([]*struct{ BlockNumber *hexutil.Big }, len(hashes)), make([]rpc.BatchElem, len(hashes))
+	for i, hash := range hashes {
+		batch[i] = rpc.BatchElem{Method: "eth_getTransactionByHash", Args: []any{hash}, Result: &known[i]}
+	}
+
+	if err := call(ctx, w.rpc, batch); err != nil {
+		return fmt.Errorf("look for transactions that wait: %w", err)
+	}
+
+	var lost []*types.Transaction
+	waits := false
+	for i, tx := range known {
+		if waits = waits || tx == nil || tx.BlockNumber == nil; tx == nil {
+			lost = append(lost, txs[i])
+		}
+	}
+
+	if len(lost) > 0 {
+		if _, err := w.sendSigned(ctx, lost); err != nil {
+			return err
+		}
+	}
+
+	if !waits {
+		return nil
+	}
+
+	return n.Mine(ctx, 1)
 }
 
 // Receipts returns the receipt of each transaction, nil where it is not mined.
@@ -210,7 +267,7 @@ func (w *Wallet) Receipts(ctx context.Context, hashes []common.Hash) ([]*types.R
 	}
 
 	if err := call(ctx, w.rpc, batch); err != nil {
-		return nil, fmt.Errorf("read receipts: %w", err)
+		return receipts, fmt.Errorf("read receipts: %w", err)
 	}
 
 	return receipts, nil

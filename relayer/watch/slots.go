@@ -467,7 +467,7 @@ func (g *slotGathering) join(ctx context.Context, batch *chain.Batch, joining []
 		if isLate(l.Address) {
 			g.late, g.told = append(g.late, l.Address), true
 		} else {
-			g.book.addresses.add(l.Address, g.book.index(l.Factory))
+			g.book.add(l)
 		}
 	}
 
