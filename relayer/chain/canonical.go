@@ -191,9 +191,10 @@ func (r *reader) parent(ctx context.Context, child Header, least uint64) (h Head
 	return h, err
 }
 
-// Canonical returns the header at a height that is the chain's. Where one endpoint is configured and differs from the
-// known block, each machine behind its URL with the newest head must have left that one; the word of one of several
-// takes nothing back. ErrBehind, ErrDisagree: which block is there is open.
+// Canonical returns the header at a height that is the chain's. What takes the place of the known block lies as deep as
+// what is processed: machines behind two endpoints may agree on a tip of a branch that the chain leaves. Where one
+// endpoint is configured, each machine behind its URL with the newest head must have left that block; the word of one
+// of several takes nothing back. ErrBehind, ErrDisagree: which block is there is open.
 func (r *reader) Canonical(ctx context.Context, n uint64, known common.Hash) (Header, error) {
 	list, oneWord, err := r.canonical(ctx, n)
 	if err != nil {
@@ -203,11 +204,18 @@ func (r *reader) Canonical(ctx context.Context, n uint64, known common.Hash) (He
 	h := list[0]
 	switch {
 	case known == (common.Hash{}) || h.Hash == known:
+		return h, nil
 	case oneWord:
-		err = fmt.Errorf("%w: the only endpoint in use has block %s at height %d, and not %s: another one of RPC_URLS has "+
+		return h, fmt.Errorf("%w: the only endpoint in use has block %s at height %d, and not %s: another one of RPC_URLS has "+
 			"to say so too", ErrDisagree, h.Hash, n, known)
 	case r.outlook.agreement.Believes():
-		err = r.left(ctx, n, known)
+		if err := r.left(ctx, n, known); err != nil {
+			return h, err
+		}
+	}
+
+	if list, err = r.buried(ctx, n, n); err == nil {
+		h = list[0]
 	}
 
 	return h, err

@@ -65,3 +65,27 @@ func TestDepthCountsOnTheAgreedBranch(t *testing.T) {
 	got, _ := collect(t, s, 22, 23, filterA())
 	require.Equal(t, other.all(22, 23), got)
 }
+
+// Machines behind both endpoints of an instance may stay on a branch that the chain has left, and show it as the newest
+// for a while. Another instance has processed a block of the chain by then: nothing takes it back that lies less deep.
+func TestNothingIsTakenBackForAShallowerBlock(t *testing.T) {
+	stale := newChain(25, 1, 0)
+	chain, deeper := stale.fork(24, 1, 1), stale.fork(24, 1, 2)
+	deeper.grow(1, 2)
+	first, second := startNode(t, stale), startNode(t, stale)
+	s := start(t, Config{URLs: []string{first.server.URL, second.server.URL}, ChainID: 1, Confirmations: 3,
+		believeAfter: time.Hour})
+	await(t, s, func(View) bool { tip, _ := s.agreement.Tip(); return tip.number == 25 })
+	known := chain.headers[24].Hash
+	_, err := s.Canonical(t.Context(), 24, known)
+	require.ErrorIs(t, err, ErrBehind, "block 24 of the branch that was left is one deep")
+
+	for _, n := range []*testNode{first, second} {
+		n.set(func() { n.chain, n.head = deeper, 27 })
+	}
+
+	await(t, s, func(View) bool { tip, _ := s.agreement.Tip(); return tip.number == 27 })
+	h, err := s.Canonical(t.Context(), 24, known)
+	require.NoError(t, err)
+	require.Equal(t, deeper.headers[24].Hash, h.Hash)
+}
