@@ -31,7 +31,7 @@ type Limits struct {
 
 // Config of a Sender. DB, ChainID, Chain, Signer, Limits and Metrics are required.
 type Config struct {
-	Name       string // of the sender, in metrics; empty: its address
+	Name       string // of the sender, in metrics
 	DB         *pgxpool.Pool
 	ChainID    int64
 	InstanceID string
@@ -74,7 +74,6 @@ func New(cfg Config) (*Sender, error) {
 	}
 
 	address := cfg.Signer.Address()
-	cfg.Name = cmp.Or(cfg.Name, registry.Text(address))
 	cfg.setDefaults()
 
 	return &Sender{cfg: cfg, address: address, log: cfg.Log.With(slog.String("sender", registry.Text(address)))}, nil

@@ -85,16 +85,11 @@ func AddressOf(text []byte) (a common.Address, err error) {
 		return a, errors.New("the public key is not PEM")
 	}
 
-	return addressOfDER(block.Bytes)
-}
-
-// addressOfDER is the account of a SubjectPublicKeyInfo.
-func addressOfDER(der []byte) (a common.Address, err error) {
-	var info struct { // RFC 5280; crypto/x509 does not know the curve
+	var info struct { // RFC 5280, SubjectPublicKeyInfo; crypto/x509 does not know the curve
 		Algorithm pkix.AlgorithmIdentifier
 		Key       asn1.BitString
 	}
-	if rest, err := asn1.Unmarshal(der, &info); err != nil || len(rest) > 0 {
+	if rest, err := asn1.Unmarshal(block.Bytes, &info); err != nil || len(rest) > 0 {
 		return a, errors.New("it is not that of a public key")
 	}
 
@@ -123,17 +118,12 @@ func (k *KMS) Sign(ctx context.Context, payload []byte) (signature [65]byte, err
 		return signature, fmt.Errorf("sign for %s by Cloud KMS: the answer was damaged on its way", k.address)
 	}
 
-	return fromDER(k.address, digest, response.Signature)
-}
-
-// fromDER makes an Ethereum signature of one as ASN.1 writes it.
-func fromDER(account common.Address, digest common.Hash, der []byte) (signature [65]byte, err error) {
 	var pair struct{ R, S *big.Int }
-	if rest, err := asn1.Unmarshal(der, &pair); err != nil || len(rest) > 0 {
-		return signature, fmt.Errorf("%w %s: it is not ASN.1", ErrSignature, account)
+	if rest, err := asn1.Unmarshal(response.Signature, &pair); err != nil || len(rest) > 0 {
+		return signature, fmt.Errorf("%w %s: it is not ASN.1", ErrSignature, k.address)
 	}
 
-	return assemble(account, digest, pair.R, pair.S)
+	return assemble(k.address, digest, pair.R, pair.S)
 }
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
