@@ -79,7 +79,7 @@ languages: ## the consumers in Python and TypeScript (needs npm and Debian's pyt
 
 .PHONY: outages
 outages: ## what pages in outages, in shortened time (needs the program prometheus)
-	GOFLAGS="$(TESTFLAGS)" go test -tags outage -run TestOutages -count=1 -timeout 15m ./deploy
+	GOFLAGS="$(TESTFLAGS)" go test -tags outage -run TestOutages -count=1 -timeout 25m ./deploy
 
 .PHONY: deploy-check
 deploy-check: ## scripts, manifests and rules below deploy (needs shellcheck, jq and prometheus; DEPLOY=ci is shorter)

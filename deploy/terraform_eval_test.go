@@ -66,7 +66,7 @@ variable "name" {
 		require.Equal(t, strings.ReplaceAll(r.Expr, `chain_id="1"`,
 			`chain_id="1",fleet="escrow-relayer"`), a.Query, r.Alert)
 		require.Equal(t, strings.ToUpper(r.Labels["severity"]), a.Severity, r.Alert)
-		require.Equal(t, r.Annotations["runbook_url"], a.Runbook, r.Alert)
+		require.Equal(t, strings.ReplaceAll(r.Annotations["runbook_url"], "{{ $labels.runbook }}", "README.md"), a.Runbook)
 		var want time.Duration
 		if r.For != "" {
 			want, err = time.ParseDuration(r.For)

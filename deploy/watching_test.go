@@ -2,7 +2,6 @@ package deploy
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/json"
 	"flag"
 	"maps"
@@ -142,7 +141,7 @@ func alertRules(t *testing.T) []rule {
 	return rules
 }
 
-const runbooks = "https://github.com/fusion-prime/escrow-relayer/blob/main/deploy/runbooks/"
+const runbooks = fleet.Runbooks
 
 // section is the text below a heading of the second level, up to the next one.
 func section(text, anchor string) (string, bool) {
@@ -154,6 +153,23 @@ func section(text, anchor string) (string, bool) {
 	}
 
 	return "", false
+}
+
+// checkSection reads the section of an alert or problem: what it means, the first step, how to fix it.
+func checkSection(t *testing.T, url string) {
+	t.Helper()
+	file, anchor, ok := strings.Cut(url, "#")
+	require.True(t, ok, "%s has no section", url)
+	text, err := os.ReadFile(path.Join("runbooks", file))
+	require.NoError(t, err, url)
+	body, ok := section(string(text), anchor)
+	require.True(t, ok, "%s does not exist", url)
+	for _, part := range []string{"### Meaning", "### First step", "### How to fix"} {
+		_, rest, ok := strings.Cut(body, part+"\n")
+		require.True(t, ok, "%s: no part %q", url, part)
+		rest, _, _ = strings.Cut(rest, "\n### ")
+		require.Greater(t, len(strings.TrimSpace(rest)), 20, "%s: %q says nothing", url, part)
+	}
 }
 
 func TestEveryAlertHasARunbook(t *testing.T) {
@@ -170,19 +186,20 @@ func TestEveryAlertHasARunbook(t *testing.T) {
 		require.NotEmpty(t, r.Annotations["summary"], r.Alert)
 		require.NotContains(t, r.Annotations["summary"], "{{", "%s: Cloud Monitoring shows the summary as it is", r.Alert)
 
-		file, anchor, ok := strings.Cut(strings.TrimPrefix(r.Annotations["runbook_url"], runbooks), "#")
-		require.True(t, ok && strings.HasPrefix(r.Annotations["runbook_url"], runbooks),
-			"%s: runbook_url is %srunbook.md#section", r.Alert, runbooks)
-		require.Equal(t, strings.ToLower(r.Alert), anchor, "the section is named after the alert")
-		text, err := os.ReadFile(path.Join("runbooks", file))
-		require.NoError(t, err, r.Alert)
-		body, ok := section(string(text), anchor)
-		require.True(t, ok, "runbooks/%s has no section ## %s", file, r.Alert)
-		for _, part := range []string{"### Meaning", "### First step", "### How to fix"} {
-			_, rest, ok := strings.Cut(body, part+"\n")
-			require.True(t, ok, "runbooks/%s, %s: no part %q", file, r.Alert, part)
-			rest, _, _ = strings.Cut(rest, "\n### ")
-			require.Greater(t, len(strings.TrimSpace(rest)), 20, "runbooks/%s, %s: %q says nothing", file, r.Alert, part)
+		if strings.Contains(r.Annotations["runbook_url"], "$labels.runbook") {
+			require.Equal(t, runbooks+"{{ $labels.runbook }}", r.Annotations["runbook_url"], r.Alert)
+			continue
+		}
+
+		_, anchor, _ := strings.Cut(r.Annotations["runbook_url"], "#")
+		require.True(t, strings.HasPrefix(strings.ToLower(r.Alert), anchor), "the section of %s is named after it", r.Alert)
+		checkSection(t, strings.TrimPrefix(r.Annotations["runbook_url"], runbooks))
+	}
+
+	for kind, page := range fleet.Pages {
+		if strings.HasSuffix(page, "#"+kind) {
+			seen[kind] = true
+			checkSection(t, page)
 		}
 	}
 
@@ -191,8 +208,8 @@ func TestEveryAlertHasARunbook(t *testing.T) {
 	for _, f := range files {
 		text, err := os.ReadFile(f)
 		require.NoError(t, err)
-		for _, m := range regexp.MustCompile(`(?m)^## (Relayer\S+)`).FindAllStringSubmatch(string(text), -1) {
-			require.True(t, seen[m[1]], "%s has a section for %s, and there is no such alert", f, m[1])
+		for _, m := range regexp.MustCompile(`(?m)^## (Relayer\S+|[a-z]+_[a-z_]+)$`).FindAllStringSubmatch(string(text), -1) {
+			require.True(t, seen[m[1]], "%s has a section for %s, and there is no such alert or problem", f, m[1])
 		}
 	}
 }
@@ -411,93 +428,52 @@ func TestAlertsOfAFleet(t *testing.T) {
 	require.Equal(t, len(alertRules(t)), own)
 }
 
-// The alerts fire when the page turns: a threshold and its `for` add up to the limit of relayer/fleet.
+// The rules that the relayer's judgement does not carry keep the limits of the page: a threshold and its `for` add up.
 func TestAlertsKeepTheLimitsOfThePage(t *testing.T) {
 	t.Parallel()
+	number := regexp.MustCompile(`> ([0-9]+)`)
 	rules := map[string]rule{}
 	for _, r := range alertRules(t) {
 		rules[r.Alert] = r
 	}
 
-	// A threshold may follow FINALITY_LIMIT: how often it counts, and what is left for the rule's `for`.
-	const finality = 7 * time.Hour
-	number := regexp.MustCompile(`[<>] (?:on \(chain_id, fleet\) group_left \(\)\s+)?(?:([0-9]+)(?: \* )?)?` +
-		`(max by \(chain_id, fleet\) \(relayer_finality_limit_seconds\{chain_id="1"\} \)(?: - ([0-9]+))?)?`)
-	threshold := func(r rule) float64 {
-		m := number.FindStringSubmatch(strings.ReplaceAll(r.Expr, strings.ReplaceAll(freshSeries, "$chain", "1"), ""))
-		require.NotNil(t, m, r.Alert)
-		n, err := strconv.ParseFloat(cmp.Or(m[1], "1"), 64)
-		require.NoError(t, err)
-		if m[2] == "" {
-			return n
-		}
-
-		less, err := strconv.ParseFloat(cmp.Or(m[3], "0"), 64)
-		require.NoError(t, err)
-
-		return n*finality.Seconds() - less
-	}
-	wait := func(r rule) time.Duration {
-		d, err := time.ParseDuration(cmp.Or(r.For, "0s"))
-		require.NoError(t, err)
-		return d
-	}
-	for alert, c := range map[string]struct {
-		limit    time.Duration
-		severity string
-	}{
-		"RelayerNoLeader":       {fleet.LimitNoLeader.Critical, "critical"},
-		"RelayerFleetDown":      {fleet.LimitFleetDown.Critical, "critical"},
-		"RelayerDatabaseDown":   {fleet.LimitDatabase.Critical, "critical"},
-		"RelayerSlotsUnserved":  {fleet.LimitUnserved.Critical, "critical"},
-		"RelayerNoEndpoint":     {fleet.LimitNode.Critical, "critical"},
-		"RelayerOutboxStuck":    {fleet.LimitOutbox.Critical, "critical"},
-		"RelayerHeartbeatStale": {fleet.LimitHeartbeat.Behind, "warning"},
-		"RelayerStandsStill":    {fleet.LimitStanding.Critical, "critical"},
-		"RelayerFinalityStuck":  {fleet.LimitTarget(finality).Critical, "critical"},
-		"RelayerFinalityLate":   {fleet.LimitTarget(finality).Behind + fleet.TicketAfter, "warning"},
-		"RelayerOutboxOld":      {fleet.LimitOutbox.Behind + fleet.TicketAfter, "warning"},
-
-		"RelayerSigner":              {fleet.LimitUnsigned.Critical, "critical"},
-		"RelayerOldestCommand":       {fleet.LimitCommand(finality).Behind, "warning"},
-		"RelayerRepliesNotDelivered": {fleet.LimitReplies.Critical, "critical"},
-	} {
-		r := rules[alert]
-		at := wait(r)
-		if alert != "RelayerNoEndpoint" { // its value is 1 or 0
-			at += time.Duration(threshold(r)) * time.Second
-		}
-
-		require.Equal(t, c.limit, at, alert)
-		require.Equal(t, c.severity, r.Labels["severity"], alert)
-	}
-
 	for alert, limit := range map[string]time.Duration{
-		"RelayerSlotsAdopted": fleet.LimitAdopted.Behind, "RelayerLateEscrows": fleet.LimitLate.Behind,
-		"RelayerVersionsDiffer": fleet.LimitMixedTotals.Behind,
+		"RelayerNoLeader": fleet.LimitNoLeader.Critical, "RelayerFleetDown": fleet.LimitNoLeader.Critical,
+		"RelayerDatabaseDown": fleet.LimitDatabase.Critical, "RelayerHeartbeatStale": fleet.LimitHeartbeat.Behind,
 	} {
-		require.Equal(t, limit, wait(rules[alert]), alert)
+		wait, err := time.ParseDuration(rules[alert].For)
+		require.NoError(t, err)
+		threshold, err := strconv.Atoi(number.FindStringSubmatch(rules[alert].Expr)[1])
+		require.NoError(t, err)
+		require.Equal(t, limit, wait+time.Duration(threshold)*time.Second, alert)
 	}
 
-	for alert, limit := range map[string]time.Duration{"RelayerLagBlocks": fleet.LimitBehind,
-		"RelayerFactoryLag": fleet.LimitBehind, "RelayerVerifierStalled": fleet.LimitUnverified} {
-		require.InDelta(t, limit.Seconds(), threshold(rules[alert]), 0, alert)
-	}
-
-	require.Contains(t, rules["RelayerFinalityStuck"].Expr, "< "+strconv.Itoa(int(fleet.LimitHead.Behind.Seconds())),
-		"a head that is as old is another alert")
-	require.InDelta(t, fleet.LowBalance, threshold(rules["RelayerBalanceLow"]), 0)
-	require.InDelta(t, fleet.LimitOutbox.Behind.Seconds(), threshold(rules["RelayerOutboxOld"]), 0,
-		"the ticket is for what the page shows as behind")
-	require.Greater(t, wait(rules["RelayerNotJoined"]), lockWaited(t), "one that waits for its predecessor may do so")
-}
-
-// lockWaited is how long a service waits for the instance that it replaces.
-func lockWaited(t *testing.T) time.Duration {
-	t.Helper()
 	all, _ := services(t, false)
 	c, _, _ := configured(t, all[0])
-	require.Positive(t, c.InstanceLockWait)
+	wait, err := time.ParseDuration(rules["RelayerNotJoined"].For)
+	require.NoError(t, err)
+	require.Greater(t, wait, c.InstanceLockWait, "one that waits for its predecessor may do so")
+}
 
-	return c.InstanceLockWait
+// A problem that the page shows is on the pager: no kind is left out but those that a rule of its own tells, and each
+// kind that is left out exists.
+func TestEveryProblemReachesThePager(t *testing.T) {
+	t.Parallel()
+	leftOut := regexp.MustCompile(`kind!~"([^"]+)"`)
+	for _, r := range alertRules(t) {
+		m := leftOut.FindStringSubmatch(r.Expr)
+		if m == nil {
+			continue
+		}
+
+		var kinds []string
+		for kind := range fleet.Pages {
+			if regexp.MustCompile("^(" + m[1] + ")$").MatchString(kind) {
+				kinds = append(kinds, kind)
+			}
+		}
+
+		require.ElementsMatch(t, []string{fleet.NoLeader, fleet.NobodyAlive, fleet.DatabaseGone, fleet.DatabaseRefuses,
+			fleet.ReadOnly, fleet.SessionGone}, kinds, r.Alert)
+	}
 }

@@ -211,10 +211,10 @@ func TestWhole(t *testing.T) {
 
 	frozen := three()
 	frozen.Outbox.OldestAge = fleet.Age(fleet.LimitOutbox.Behind - time.Second)
-	frozen.Problems = frozen.Judge(fleet.DefaultLimits)
+	frozen.Problems = frozen.Judge()
 	require.Empty(t, (&whole{lag: 100}).missing(frozen), "messages that settle")
 	frozen.Outbox.OldestAge = fleet.Age(fleet.LimitOutbox.Behind)
-	frozen.Problems = frozen.Judge(fleet.DefaultLimits)
+	frozen.Problems = frozen.Judge()
 	require.Equal(t, "the oldest of 0 messages has waited for Pub/Sub for 30s", (&whole{lag: 100}).missing(frozen))
 
 	without := three()

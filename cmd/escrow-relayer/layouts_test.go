@@ -170,7 +170,7 @@ func TestAProxiedFactoryIsUpgraded(t *testing.T) {
 	require.Eventually(t, func() bool {
 		m, err := w.fleet["r0"].Metrics(t.Context())
 		return err == nil && m.Sum("relayer_last_finding_timestamp_seconds", "kind", "unannounced_contract") > 0
-	}, 2*time.Minute, 100*time.Millisecond, "RelayerUndecodableEvent looks at it")
+	}, 2*time.Minute, 100*time.Millisecond, "unknown_events looks at it")
 	code, out := w.operator(env, "status")
 	require.Equal(t, exitNo, code)
 	require.Contains(t, out, "3 blocks in which a factory created a contract that no event of the ABI announces")

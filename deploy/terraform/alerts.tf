@@ -21,7 +21,7 @@ locals {
         duration = format("%ds", try(tonumber(regex("^[0-9]+", rule.for)) * local.unit_seconds[regex("[smh]$", rule.for)], 0))
         severity = upper(rule.labels.severity)
         summary  = rule.annotations.summary
-        runbook  = rule.annotations.runbook_url
+        runbook  = replace(rule.annotations.runbook_url, "/[{][{].*[}][}]/", "README.md") # the incident's labels name the page
       }
     }
   ]...)

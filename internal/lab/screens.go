@@ -25,7 +25,7 @@ type Fault struct {
 	Name  string
 	Says  string // a regular expression
 	Ready bool   // an instance that is well says nothing on /readyz
-	Alert string // fires
+	Alert string // fires: a rule of its own, or the kind of a problem
 	Begin func(context.Context) (end func() error, err error)
 }
 
@@ -79,7 +79,7 @@ func (l *Lab) Faults(database, pubsub *faults.TCP, leader func() *Process) []Fau
 				p.Signal(syscall.SIGSTOP)
 				return func() error { p.Signal(syscall.SIGCONT); return nil }, nil
 			}},
-		{"Pub/Sub gone", "Pub/Sub|connection refused", true, "RelayerOutboxStuck",
+		{"Pub/Sub gone", "Pub/Sub|connection refused", true, "old_outbox",
 			func(context.Context) (func() error, error) { return pubsub.Cut(), nil }},
 	}
 }

@@ -33,9 +33,10 @@ type Fleet struct {
 	Strangers []Stranger `json:"strangers,omitempty"`
 	// Faults are what endpoints are set aside for, the oldest first; normally there are none.
 	Faults []Fault `json:"faults,omitempty"`
-	// Odd is what followed contracts do and the ABI does not know; normally there is none.
+	// Odd are findings: what followed contracts do and the ABI does not know, and the others of the last hour; normally
+	// there are none.
 	Odd      []Odd     `json:"odd,omitempty"`
-	Problems []Problem `json:"problems"` // by DefaultLimits; Judge applies others
+	Problems []Problem `json:"problems"` // what Judge says
 
 	waits  []LockedError // what its connections wait for: at most one
 	trying []attempt     // the last process that said what is wrong with it: at most one
@@ -54,9 +55,9 @@ type Fault struct {
 	Since    time.Time `json:"since"`
 }
 
-// Odd are the open findings of a kind.
+// Odd are the findings of a kind.
 type Odd struct {
-	Kind   string    `json:"kind"` // undecodable_event: logs; unannounced_contract: creations
+	Kind   string    `json:"kind"` // as in the table findings
 	Events int64     `json:"events"`
 	Since  time.Time `json:"since"`
 	Detail string    `json:"detail"` // of the last one

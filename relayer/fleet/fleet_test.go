@@ -202,8 +202,6 @@ func TestAlivenessFollowsTheSession(t *testing.T) {
 		"since it last checked its slots, not since its last heartbeat")
 	require.Equal(t, []string{fleet.Redundancy, fleet.NoLeader, fleet.UnservedSlots}, kinds(f.Problems),
 		"a takeover takes seconds, and then one is missing")
-	require.Equal(t, []string{fleet.NoLeader, fleet.UnservedSlots},
-		kinds(f.Judge(fleet.Limits{NoLeader: fleet.Limit{Behind: 1}, Unserved: fleet.Limit{Behind: 1}})))
 }
 
 func TestAdoptedFreeAndStandby(t *testing.T) {
@@ -267,7 +265,7 @@ func TestProblems(t *testing.T) {
 	w.Exec(`update leadership set block_time = '2026-11-24 12:00:01Z'`) // some blocks, 19:59 of the chain
 	f, err := fleet.Read(t.Context(), w.DB, chain)
 	require.NoError(t, err)
-	require.NotContains(t, kinds(f.Judge(fleet.DefaultLimits)), fleet.FactoryBehind)
+	require.NotContains(t, kinds(f.Problems), fleet.FactoryBehind)
 	w.Exec(`update leadership set block_time = '2026-11-24 12:00:00Z'`)
 	w.Queues(testfleet.Message{Slot: 1, Waits: 6 * time.Minute})
 	w.Finds(testfleet.Escrow{Address: "one", Slot: 5, Block: 5, Late: true, Found: 11 * time.Minute})
@@ -276,15 +274,13 @@ func TestProblems(t *testing.T) {
 	f, err = fleet.Read(t.Context(), w.DB, chain)
 	require.NoError(t, err)
 	require.Equal(t, []string{
-		fleet.HungLeader, fleet.OldOutbox, fleet.Standing, fleet.FactoryBehind, fleet.StaleHeartbeat, fleet.StaleHeartbeat,
+		fleet.HungLeader, fleet.OldOutbox, fleet.Standing, fleet.StaleHeartbeat, fleet.FactoryBehind, fleet.StaleHeartbeat,
 		fleet.LateEscrows, fleet.AdoptedSlots, fleet.MixedTotals, fleet.MixedSettings,
-	}, kinds(f.Judge(fleet.DefaultLimits)))
-	for _, p := range f.Judge(fleet.DefaultLimits) {
+	}, kinds(f.Problems))
+	for _, p := range f.Problems {
 		require.NotEmpty(t, p.Text)
 		require.NotEmpty(t, p.Remedy)
 	}
-
-	require.Empty(t, f.Judge(fleet.Limits{}), "zero switches every judgement off")
 }
 
 func TestLongDeadAreForgotten(t *testing.T) {
@@ -496,10 +492,57 @@ func TestHeadIsNeverBelowACursor(t *testing.T) {
 	require.EqualValues(t, 1019, f.Find("a").Head)
 }
 
+// A finding is told while it is open, or for an hour.
+func TestFindingsAreTold(t *testing.T) {
+	w := setup(t)
+	w.chainRow("a", 0, time.Hour)
+	w.live("a", 0, 1, 1000).Lead()
+	for kind, ago := range map[string]string{"undecodable_event": "2 days", "deep_reorg": "59 minutes",
+		"missing_event": "61 minutes"} {
+		w.Exec(`insert into findings (chain_id, kind, block_number, events, found_at)
+			values ($1, $2, 7, 3, now() - $3::interval)`, chain, kind, ago)
+	}
+
+	f, err := fleet.Read(t.Context(), w.DB, chain)
+	require.NoError(t, err)
+	require.Equal(t, []string{fleet.DeepReorg, fleet.UnknownEvents}, kinds(f.Problems))
+	require.Contains(t, f.Problems[0].Text, "3 stored events were retracted: a reorganisation below FINALITY, since ")
+	for _, p := range f.Problems {
+		require.Equal(t, fleet.Critical, p.Severity)
+	}
+}
+
+// Two versions are a rollout, and after an hour one that stopped half way.
+func TestMixedVersions(t *testing.T) {
+	w := setup(t)
+	w.chainRow("a", 0, time.Hour)
+	w.live("a", 0, 2, 1000).Lead()
+	w.live("b", 1, 2, 1000)
+	w.Exec(`update relayer_instances set started_at = now() - interval '61 minutes', version = instance_id`)
+	f, err := fleet.Read(t.Context(), w.DB, chain)
+	require.NoError(t, err)
+	require.Equal(t, []string{fleet.MixedVersions}, kinds(f.Problems))
+	w.Exec(`update relayer_instances set started_at = now() where instance_id = 'b'`)
+	f, err = fleet.Read(t.Context(), w.DB, chain)
+	require.NoError(t, err)
+	require.Empty(t, f.Problems)
+}
+
+// What an instance alone knows: its blocks are one endpoint's word though there are two, and are not read again.
+func TestWhatAnInstanceAloneKnows(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	s := fleet.Sight{Fleet: &fleet.Fleet{Chain: fleet.Chain{Verified: 1}}, Read: now, Now: now, Self: &fleet.Self{
+		Trust: "believed", Final: 1002, Endpoints: []fleet.Endpoint{{Up: true}, {Up: true}}}}
+	require.Equal(t, []string{fleet.Believed, fleet.Unverified}, kinds(s.Judge()), "1,001 blocks of 12 s")
+	s.Self.Final, s.Self.Endpoints = 1001, s.Self.Endpoints[:1]
+	require.Empty(t, s.Judge())
+}
+
 // Each kind of problem has its page, and the page has the section.
 func TestRunbooksOfProblems(t *testing.T) {
 	t.Parallel()
-	for kind, url := range fleet.RunbookOf() {
+	for kind, url := range fleet.Pages {
 		page, section, _ := strings.Cut(path.Base(url), "#")
 		text, err := os.ReadFile(filepath.Join("..", "..", "deploy", "runbooks", page))
 		require.NoError(t, err, kind)

@@ -9,27 +9,23 @@ type Limit struct {
 	Settling, Behind, Critical time.Duration
 }
 
-// of is Severity of a state that has lasted for age.
-func (l Limit) of(age Age) Severity { return l.Severity(time.Duration(age)) }
-
-// Severity of a state that has lasted for age; empty: below every limit.
-func (l Limit) Severity(age time.Duration) Severity {
-	switch {
-	case l.Critical > 0 && age >= l.Critical:
+// Of is the severity of a state that has lasted for age; empty: below every limit.
+func (l Limit) Of(age Age) Severity {
+	switch a := time.Duration(age); {
+	case l.Critical > 0 && a >= l.Critical:
 		return Critical
-	case l.Behind > 0 && age >= l.Behind:
+	case l.Behind > 0 && a >= l.Behind:
 		return Warning
-	case l.Settling > 0 && age >= l.Settling:
+	case l.Settling > 0 && a >= l.Settling:
 		return Notice
 	}
 
 	return ""
 }
 
-// The one table of limits. The page, `status`, `plan wait` and the alerts
-// (deploy/prometheus/alerts.yaml.tmpl, which a test compares) share it, so they agree at any
-// moment. `plan wait` waits until all settling has ended. /readyz reports only what a platform can
-// act on, and that blocks are stored: session, database, node and storing.
+// The one table of limits. The page, `status`, `plan wait` and the metric relayer_problem share it, which the alerts
+// read, so they agree at any moment. `plan wait` waits until all settling has ended. /readyz reports only what a
+// platform can act on, and that blocks are stored: session, database, node and storing.
 var (
 	// LimitNoLeader is for a chain without a leader. An election takes seconds.
 	LimitNoLeader = Limit{Settling: 1, Behind: 30 * time.Second, Critical: 2 * time.Minute}
@@ -45,8 +41,9 @@ var (
 	// LimitRedundancy is for a partition with an instance that was stopped and is still away. One that
 	// died is shown at once.
 	LimitRedundancy = Limit{Settling: 1, Behind: 2 * time.Minute}
-	// LimitOutbox is for the age of the oldest message that waits for Pub/Sub's acknowledgement.
-	LimitOutbox = Limit{Settling: settlingOutbox, Behind: 30 * time.Second, Critical: 5 * time.Minute}
+	// LimitOutbox is for the age of the oldest message that waits for Pub/Sub's acknowledgement; while Pub/Sub answers
+	// none is 3 s old.
+	LimitOutbox = Limit{Settling: 3 * time.Second, Behind: 30 * time.Second, Critical: 5 * time.Minute}
 	// LimitDatabase is for an instance that cannot reach the database. It is below DB_OUTAGE_LIMIT (5
 	// min), after which the instance exits.
 	LimitDatabase = Limit{Settling: 1, Behind: 30 * time.Second, Critical: 2 * time.Minute}
@@ -69,8 +66,6 @@ var (
 	// LimitMixedTotals is for instances that disagree about the number of partitions; a repartition
 	// takes minutes.
 	LimitMixedTotals = Limit{Behind: time.Hour}
-	// LimitFleetDown is for a chain without a responding instance.
-	LimitFleetDown = Limit{Behind: 30 * time.Second, Critical: 2 * time.Minute}
 	// LimitUnsigned is for the oldest command that lacks nothing but a signature.
 	LimitUnsigned = Limit{Critical: 5 * time.Minute}
 	// LimitReplies is for the age of the oldest answer that waits for Pub/Sub's acknowledgement.
@@ -94,10 +89,3 @@ const LimitBehind = 20 * time.Minute
 
 // LimitUnverified is the same for the verifier: a thousand blocks of Ethereum.
 const LimitUnverified = 200 * time.Minute
-
-// TicketAfter is how long a lag must last before its warning becomes a ticket: short lags end
-// without help.
-const TicketAfter = 2 * time.Minute
-
-// settlingOutbox is an age beyond that of any message while Pub/Sub answers.
-const settlingOutbox = 3 * time.Second

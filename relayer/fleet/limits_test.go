@@ -14,9 +14,9 @@ func TestLimitSeverity(t *testing.T) {
 		0: "", 29 * time.Second: "", 30 * time.Second: Warning, 119 * time.Second: Warning, 2 * time.Minute: Critical,
 		time.Hour: Critical,
 	} {
-		require.Equal(t, want, l.Severity(age), age)
+		require.Equal(t, want, l.Of(Age(age)), age)
 	}
 
-	require.Equal(t, Warning, Limit{Behind: time.Second}.Severity(time.Hour), "without a second limit nothing is critical")
-	require.Empty(t, Limit{}.Severity(time.Hour))
+	require.Equal(t, Warning, Limit{Behind: time.Second}.Of(Age(time.Hour)), "without a second limit nothing is critical")
+	require.Empty(t, Limit{}.Of(Age(time.Hour)))
 }

@@ -72,14 +72,21 @@ const (
 	InstanceFault   = "instance_fault"
 	SessionGone     = "session_lost"
 	OwnNode         = "own_node_down"
-	PublishFails    = "publish_fails"
 	ReadOnly        = "database_read_only"
 	UnknownEvents   = "unknown_events"
+	MixedVersions   = "mixed_versions"
+	Unverified      = "verifier_behind"
+	MissedEvents    = "missing_event"
+	ExtraEvents     = "extra_event"
+	DeepReorg       = "deep_reorg"
+	NotPublished    = "announced_again"
 
 	HaltedSender    = "sender_halted"
 	UnsignedCommand = "signer_unreachable"
 	OldCommand      = "old_command"
 	LowBalanceOf    = "low_balance"
+	LowFees         = "waits_for_fees"
+	SpentBudget     = "waits_for_budget"
 	OldReplies      = "old_replies"
 )
 
@@ -91,7 +98,7 @@ var effectOf = map[string]Effect{
 	UnknownChain: Stops, NobodyAlive: Stops, ReadOnly: Stops, NoNode: Stops, DatabaseGone: Blind,
 	DatabaseRefuses: Stops, StillChain: Stops, InstanceFault: Delays,
 	NoLeader: Delays, HungLeader: Delays, UnservedSlots: Delays, Standing: Delays, FactoryBehind: Delays,
-	OldOutbox: Delays, PublishFails: Delays, LateEscrows: Delays, FutureStart: Stops, StillFinality: Stops,
+	OldOutbox: Delays, LateEscrows: Delays, FutureStart: Stops, StillFinality: Stops,
 	UnknownEvents: Delays,
 }
 
@@ -103,86 +110,51 @@ func NeedPerson(all []Problem) bool {
 	return slices.ContainsFunc(all, func(p Problem) bool { return p.Severity != Notice })
 }
 
-// runbookOf is the page of each kind of problem. A test compares it with the files.
-var runbookOf = map[string]string{
+// Pages is the page of each kind of problem, below Runbooks. A test compares it with the files.
+var Pages = map[string]string{
 	UnknownChain:    "new-chain.md",
 	NobodyAlive:     "leader-gap.md#relayerfleetdown",
 	NoLeader:        "leader-gap.md#relayernoleader",
 	HungLeader:      "leader-gap.md#relayernoleader",
-	UnservedSlots:   "unserved-slots.md#relayerslotsunserved",
-	AdoptedSlots:    "unserved-slots.md#relayerslotsadopted",
-	Redundancy:      "unserved-slots.md#relayerslotsadopted",
+	UnservedSlots:   "unserved-slots.md#unserved_slots",
+	AdoptedSlots:    "unserved-slots.md#adopted_slots",
+	Redundancy:      "unserved-slots.md#adopted_slots",
 	StaleHeartbeat:  "stale-instance.md#relayerheartbeatstale",
-	Standing:        "storing.md#relayerstandsstill",
-	FactoryBehind:   "lag.md#relayerfactorylag",
+	Standing:        "storing.md#stands_still",
+	FactoryBehind:   "lag.md#factory_behind",
 	FutureStart:     "new-chain.md",
-	StillFinality:   "lag.md#relayerfinalitystuck",
-	StillChain:      "lag.md#relayerheadstuck",
+	StillFinality:   "lag.md#finality_stands_still",
+	StillChain:      "lag.md#chain_stands_still",
 	StrangerHolds:   "leader-gap.md#strangers",
-	SetAside:        "node-disagreement.md#relayerendpointsetaside",
-	Believed:        "node-disagreement.md#relayerbelieved",
+	SetAside:        "node-disagreement.md#endpoint_set_aside",
+	Believed:        "node-disagreement.md#one_endpoints_word",
 	EndpointOut:     "provider-change.md#relayerendpointdown",
 	ReadOnly:        "database-connections.md#relayerdatabasedown",
 	DatabaseRefuses: "database-connections.md#relayerdatabasedown",
-	InstanceFault:   "storing.md#relayerstandsstill",
+	InstanceFault:   "storing.md#stands_still",
 	DatabaseGone:    "database-connections.md#relayerdatabasedown",
 	SessionGone:     "database-connections.md#relayersessionlosses",
-	NoNode:          "provider-change.md#relayernoendpoint",
-	OwnNode:         "provider-change.md#relayernoendpoint",
-	PublishFails:    "outbox-age.md#relayeroutboxold",
-	OldOutbox:       "outbox-age.md#relayeroutboxold",
-	UnknownEvents:   "storing.md#relayerundecodableevent",
-	LateEscrows:     "lag.md#relayerlateescrows",
+	NoNode:          "provider-change.md#own_node_down",
+	OwnNode:         "provider-change.md#own_node_down",
+	OldOutbox:       "outbox-age.md#old_outbox",
+	UnknownEvents:   "storing.md#unknown_events",
+	NotPublished:    "storing.md#announced_again",
+	MissedEvents:    "verifier-missing.md#missing_event",
+	ExtraEvents:     "verifier-missing.md#extra_event",
+	Unverified:      "verifier-missing.md#verifier_behind",
+	DeepReorg:       "deep-reorg.md#deep_reorg",
+	LateEscrows:     "lag.md#late_escrows",
 	MixedTotals:     "repartition.md",
-	MixedSettings:   "schema-upgrade.md#relayerversionsdiffer",
+	MixedVersions:   "schema-upgrade.md#mixed_versions",
+	MixedSettings:   "schema-upgrade.md#mixed_versions",
 
-	HaltedSender:    "commands.md#relayersenderhalted",
-	UnsignedCommand: "commands.md#relayersigner",
-	OldCommand:      "commands.md#relayeroldestcommand",
-	LowBalanceOf:    "commands.md#relayerbalancelow",
-	OldReplies:      "commands.md#relayerrepliesnotdelivered",
-}
-
-// Limits bound how long a state that the fleet normally ends without help may last before it is a
-// problem, and of which severity. Zero disables a check.
-type Limits struct {
-	NoLeader   Limit // without a leader
-	HungLeader Limit // with a leader whose heartbeat has stopped
-	Unserved   Limit // a slot without a live owner
-	Adopted    Limit // a slot served by an instance that does not prefer it
-	// a partition without an instance since one stopped cleanly; if it died, a warning at once
-	Redundancy     Limit
-	StaleHeartbeat Limit // a live instance whose heartbeat has stopped
-	Standing       Limit // an instance that stores no block while there are blocks to store
-	Fault          Limit // an instance whose report says that something is wrong
-	Silent         Limit // an instance whose reports are not committed any more
-	Head           Limit // age of the newest block of the nodes
-	Target         bool  // the newest block that may be processed is older than FINALITY_LIMIT
-	Outbox         Limit // age of the oldest message
-	Late           Limit // age of the oldest escrow that waits to be admitted
-	MixedTotals    Limit // instances that disagree about the number of partitions, since the youngest of them started
-	MixedSettings  bool  // live instances whose settings differ where they must agree
-	FactoryBehind  Limit // the factory watch is behind the fastest instance, in the chain's time
-}
-
-// DefaultLimits are the table of limits.
-var DefaultLimits = Limits{
-	NoLeader:       LimitNoLeader,
-	HungLeader:     LimitHungLeader,
-	Unserved:       LimitUnserved,
-	Adopted:        LimitAdopted,
-	Redundancy:     LimitRedundancy,
-	StaleHeartbeat: LimitHeartbeat,
-	Standing:       LimitStanding,
-	Fault:          LimitDatabase,
-	Silent:         LimitSilent,
-	Head:           LimitHead,
-	Target:         true,
-	Outbox:         LimitOutbox,
-	Late:           LimitLate,
-	MixedTotals:    LimitMixedTotals,
-	MixedSettings:  true,
-	FactoryBehind:  Limit{Critical: LimitBehind},
+	HaltedSender:    "commands.md#sender_halted",
+	UnsignedCommand: "commands.md#signer_unreachable",
+	OldCommand:      "commands.md#old_command",
+	LowBalanceOf:    "commands.md#low_balance",
+	LowFees:         "commands.md#waits_for_fees",
+	SpentBudget:     "commands.md#waits_for_budget",
+	OldReplies:      "commands.md#old_replies",
 }
 
 // problems are those found so far.
@@ -191,12 +163,12 @@ type problems []Problem
 // add adds one, unless its severity is empty.
 func (p *problems) add(kind string, s Severity, remedy, text string, args ...any) {
 	if s != "" {
-		*p = append(*p, Problem{kind, s, fmt.Sprintf(text, args...), remedy, Runbooks + runbookOf[kind]})
+		*p = append(*p, Problem{kind, s, fmt.Sprintf(text, args...), remedy, Runbooks + Pages[kind]})
 	}
 }
 
 // Judge lists what needs a person, the worst first.
-func (f *Fleet) Judge(l Limits) []Problem {
+func (f *Fleet) Judge() []Problem {
 	p := problems{}
 	switch {
 	case len(f.Instances) == 0 && len(f.trying) > 0:
@@ -219,14 +191,14 @@ func (f *Fleet) Judge(l Limits) []Problem {
 		p.add(NobodyAlive, Critical, "start an instance; it continues where the last one stopped", "%s", f.nobodyAlive())
 	default:
 		f.judgeNodes(&p)
-		f.judgeLeader(&p, l)
-		f.judgeUnserved(&p, l)
-		f.judgeProgress(&p, l)
-		if lost := f.judgeRedundancy(&p, l); !lost { // a lost partition explains its adopted slots
-			f.judgeAdopted(&p, l)
+		f.judgeLeader(&p)
+		f.judgeUnserved(&p)
+		f.judgeProgress(&p)
+		if lost := f.judgeRedundancy(&p); !lost { // a lost partition explains its adopted slots
+			f.judgeAdopted(&p)
 		}
 
-		f.judgeSettings(&p, l)
+		f.judgeSettings(&p)
 		f.judgeCommands(&p)
 		if who := names(f, func(i *Instance) bool { return i.Alive && i.Trust == "believed" }); who != "" {
 			p.add(Believed, Notice, "name another endpoint, of another provider, in RPC_URLS",
@@ -236,7 +208,7 @@ func (f *Fleet) Judge(l Limits) []Problem {
 
 	f.judgeStrangers(&p)
 	f.judgeFaults(&p)
-	f.judgeOdd(&p)
+	f.judgeFindings(&p)
 	p.sort()
 
 	return p
@@ -277,13 +249,25 @@ func (f *Fleet) judgeFaults(p *problems) {
 		"an endpoint answered as no honest one does, and is asked only while no other works: %s", enumerate(who))
 }
 
-// judgeOdd names what followed contracts do and the ABI does not know.
-func (f *Fleet) judgeOdd(p *problems) {
-	what := map[string]string{"undecodable_event": "logs of followed contracts that the ABI does not decode",
-		"unannounced_contract": "blocks in which a factory created a contract that no event of the ABI announces"}
+// findings are what is said of each kind of them.
+var findings = map[string]struct{ kind, what, remedy string }{
+	"undecodable_event": {UnknownEvents, "logs of followed contracts that the ABI does not decode", completeABI},
+	"unannounced_contract": {UnknownEvents, "blocks in which a factory created a contract that no event of the ABI announces",
+		completeABI},
+	MissedEvents: {MissedEvents, "events that the first reading missed were published late", "see who hid them"},
+	ExtraEvents:  {ExtraEvents, "stored events are not on the chain", "compare them with an explorer"},
+	DeepReorg:    {DeepReorg, "stored events were retracted: a reorganisation below FINALITY", "tell consumers"},
+	NotPublished: {NotPublished, "events are stored and were not published", "look at the factory's two events"},
+}
+
+const completeABI = "complete FACTORY_ABI or ESCROW_ABI: what was missed is read again then"
+
+// judgeFindings names what was found, while it is open or new.
+func (f *Fleet) judgeFindings(p *problems) {
 	for _, o := range f.Odd {
-		p.add(UnknownEvents, Critical, "complete FACTORY_ABI or ESCROW_ABI: what was missed is read again then",
-			"%d %s, since %s UTC; the last: %s", o.Events, what[o.Kind], o.Since.Format(time.DateTime), o.Detail)
+		of := findings[o.Kind]
+		p.add(of.kind, Critical, of.remedy, "%d %s, since %s UTC; the last: %s", o.Events, of.what,
+			o.Since.Format(time.DateTime), cmp.Or(o.Detail, "in the table findings"))
 	}
 }
 
@@ -361,28 +345,28 @@ func (f *Fleet) judgeNodes(p *problems) {
 		since = min(since, i.StuckFor)
 	}
 
-	p.add(NoNode, LimitNode.of(since), "look at the endpoints of RPC_URLS; /readyz of an instance names what they say",
+	p.add(NoNode, LimitNode.Of(since), "look at the endpoints of RPC_URLS; /readyz of an instance names what they say",
 		"the nodes have blocked all of %s for %s: new blocks are not read", instances(n), since)
 }
 
-func (f *Fleet) judgeLeader(p *problems, l Limits) {
+func (f *Fleet) judgeLeader(p *problems) {
 	age := f.Leader.HeartbeatAge
 	if f.Leader.Held {
-		p.add(HungLeader, l.HungLeader.of(age), "restart it; another instance takes over within seconds",
+		p.add(HungLeader, LimitHungLeader.Of(age), "restart it; another instance takes over within seconds",
 			"the leader %s holds its lock but its heartbeat stopped %s ago", f.Leader.Instance, age)
 	} else {
-		p.add(NoLeader, l.NoLeader.of(max(age, 1)),
+		p.add(NoLeader, LimitNoLeader.Of(max(age, 1)),
 			"look at the logs of the live instances for why they do not take the leader lock",
 			"no leader for %s: new escrows are not discovered", age)
 	}
 }
 
-func (f *Fleet) judgeUnserved(p *problems, l Limits) {
+func (f *Fleet) judgeUnserved(p *problems) {
 	n, longest, last := 0, Age(0), ""
 	owners := map[string]bool{}
 	for i := range f.Slots.Each {
 		s := &f.Slots.Each[i]
-		if s.Served || l.Unserved.of(max(s.Unserved, 1)) == "" {
+		if s.Served || LimitUnserved.Of(max(s.Unserved, 1)) == "" {
 			continue
 		}
 
@@ -401,14 +385,14 @@ func (f *Fleet) judgeUnserved(p *problems, l Limits) {
 		return
 	}
 
-	p.add(UnservedSlots, l.Unserved.of(max(longest, 1)),
+	p.add(UnservedSlots, LimitUnserved.Of(max(longest, 1)),
 		"look at the logs of the live instances for why they do not claim them",
 		"%d of %d slots are not served, for %s at most%s", n, f.Slots.Total, longest, last)
 }
 
 // judgeProgress judges the progress of the fleet, and what waits. While START_BLOCK is above the
 // head the fleet waits for it, which looks healthy otherwise.
-func (f *Fleet) judgeProgress(p *problems, l Limits) {
+func (f *Fleet) judgeProgress(p *problems) {
 	if head := f.Chain.NodeHead; head > 0 && f.Chain.Start > head {
 		p.add(FutureStart, Critical,
 			"set START_BLOCK to the block in which the factory was deployed, on a separate database",
@@ -416,57 +400,58 @@ func (f *Fleet) judgeProgress(p *problems, l Limits) {
 			f.Chain.Start, f.Chain.Start-head, head)
 	}
 
-	f.judgeTarget(p, l)
-	p.add(OldOutbox, l.Outbox.of(f.Outbox.OldestAge),
+	f.judgeTarget(p)
+	p.add(OldOutbox, LimitOutbox.Of(f.Outbox.OldestAge),
 		"look at the last error of publishing, and at the topic's permissions and quota; nothing is lost",
 		"the oldest of %d messages has waited for Pub/Sub for %s", f.Outbox.Messages, f.Outbox.OldestAge)
 
-	who, longest := f.tooLong(l.Silent, func(i *Instance) (Age, bool) { return i.ReportAge, i.Alive || i.State == Hung })
+	who, longest := f.tooLong(LimitSilent,
+		func(i *Instance) (Age, bool) { return i.ReportAge, i.Alive || i.State == Hung })
 	heard := false
 	for i := range f.alive() {
-		heard = heard || l.Silent.of(i.ReportAge) == ""
+		heard = heard || LimitSilent.Of(i.ReportAge) == ""
 	}
 
 	if heard {
-		p.add(StaleHeartbeat, Limit{Settling: l.Silent.Settling, Behind: l.Silent.Behind}.of(longest),
+		p.add(StaleHeartbeat, Limit{Settling: LimitSilent.Settling, Behind: LimitSilent.Behind}.Of(longest),
 			"restart it; another instance takes over within seconds",
 			"nothing has been heard of %s for %s: frozen, starved of CPU, or cut off from the database", who, longest)
 	} else {
-		p.add(DatabaseRefuses, l.Silent.of(longest), askThem,
+		p.add(DatabaseRefuses, LimitSilent.Of(longest), askThem,
 			"the database has taken nothing for %s from %s: commits fail or hang", longest, who)
 	}
 
-	who, longest = f.tooLong(l.Standing, func(i *Instance) (Age, bool) { return i.StandingFor, i.Alive })
-	p.add(Standing, l.Standing.of(longest), "look at its /readyz: it names the database or the node; restart it if both are well",
+	who, longest = f.tooLong(LimitStanding, func(i *Instance) (Age, bool) { return i.StandingFor, i.Alive })
+	p.add(Standing, LimitStanding.Of(longest), "look at its /readyz: it names the database or the node; restart it if both are well",
 		"no block is stored for %s, though there are blocks to store: %s%s", longest, who, f.faults())
 	if who == "" {
-		_, longest = f.tooLong(l.Fault, func(i *Instance) (Age, bool) { return i.FaultFor, i.Alive })
-		p.add(InstanceFault, l.Fault.of(longest), "look there; its /readyz names the first step",
+		_, longest = f.tooLong(LimitDatabase, func(i *Instance) (Age, bool) { return i.FaultFor, i.Alive })
+		p.add(InstanceFault, LimitDatabase.Of(longest), "look there; its /readyz names the first step",
 			"something is wrong for %s%s", longest, f.faults())
 	}
 
 	behind := f.factoryBehind()
-	p.add(FactoryBehind, l.FactoryBehind.of(behind), "look at the leader's node and logs",
+	p.add(FactoryBehind, Limit{Behind: LimitBehind}.Of(behind), "look at the leader's node and logs",
 		"the factory watch is %s of the chain behind the fastest instance: new escrows are discovered late", behind)
 
-	who, longest = f.tooLong(l.StaleHeartbeat, func(i *Instance) (Age, bool) { return i.HeartbeatAge, i.Alive })
-	p.add(StaleHeartbeat, l.StaleHeartbeat.of(longest), "restart it",
+	who, longest = f.tooLong(LimitHeartbeat, func(i *Instance) (Age, bool) { return i.HeartbeatAge, i.Alive })
+	p.add(StaleHeartbeat, LimitHeartbeat.Of(longest), "restart it",
 		"connected but without a heartbeat for %s: %s", longest, who)
 
-	p.add(LateEscrows, l.Late.of(f.Late.OldestAge), "look at the logs of the owners of their slots",
+	p.add(LateEscrows, LimitLate.Of(f.Late.OldestAge), "look at the logs of the owners of their slots",
 		"%d escrows wait to be caught up, the oldest for %s", f.Late.Escrows, f.Late.OldestAge)
 }
 
 // judgeTarget compares the blocks of the nodes with the clock: lag limits see nothing while the
 // target stands still.
-func (f *Fleet) judgeTarget(p *problems, l Limits) {
+func (f *Fleet) judgeTarget(p *problems) {
 	age, head := f.Chain.TargetAge, f.Chain.HeadAge
-	switch still := l.Head.of(head); {
+	switch still := LimitHead.Of(head); {
 	case still != "":
 		p.add(StillChain, still, "compare the head of the endpoints with a block explorer",
 			"the newest block of the nodes is %s old: the chain stands still, or every endpoint does", head)
-	case l.Target:
-		p.add(StillFinality, LimitTarget(f.finalityLimit()).of(age), "compare the finalized and safe blocks of the "+
+	default:
+		p.add(StillFinality, LimitTarget(f.finalityLimit()).Of(age), "compare the finalized and safe blocks of the "+
 			"endpoints with a block explorer; if the chain always takes so long, raise FINALITY_LIMIT",
 			"the newest block that FINALITY allows is %s old, the head %s: nothing newer is published", age, head)
 	}
@@ -489,7 +474,7 @@ func (f *Fleet) finalityLimit() time.Duration {
 func (f *Fleet) tooLong(limit Limit, state func(*Instance) (Age, bool)) (who string, longest Age) {
 	who = names(f, func(i *Instance) bool {
 		age, is := state(i)
-		if is = is && limit.of(age) != ""; is {
+		if is = is && limit.Of(age) != ""; is {
 			longest = max(longest, age)
 		}
 
@@ -513,13 +498,13 @@ func (f *Fleet) factoryBehind() (behind Age) {
 
 // judgeRedundancy lists the partitions without a live instance, and reports whether there are any.
 // One that died is missed at once; one that was stopped may be restarting.
-func (f *Fleet) judgeRedundancy(p *problems, l Limits) (lost bool) {
+func (f *Fleet) judgeRedundancy(p *problems) (lost bool) {
 	missing := f.missing()
 	var who []string
 	severity := Notice
 	for _, m := range missing {
-		of := l.Redundancy.of(m.since)
-		if m.died && l.Redundancy.Behind > 0 {
+		of := LimitRedundancy.Of(m.since)
+		if m.died {
 			of = Warning
 		}
 
@@ -559,25 +544,25 @@ func enumerate(all []string) string {
 	return strings.Join(all, ", ")
 }
 
-func (f *Fleet) judgeAdopted(p *problems, l Limits) {
+func (f *Fleet) judgeAdopted(p *problems) {
 	n, longest := 0, Age(0)
 	for i := range f.Slots.Each {
 		s := &f.Slots.Each[i]
-		if held := Age(max(0, f.At.Sub(s.Since))); s.Served && s.Adopted && l.Adopted.of(held) != "" {
+		if held := Age(max(0, f.At.Sub(s.Since))); s.Served && s.Adopted && LimitAdopted.Of(held) != "" {
 			n++
 			longest = max(longest, held)
 		}
 	}
 
-	p.add(AdoptedSlots, l.Adopted.of(longest), "look at its log, or start an instance for the missing partition",
+	p.add(AdoptedSlots, LimitAdopted.Of(longest), "look at its log, or start an instance for the missing partition",
 		"%d slots have been adopted for up to %s: the instance that prefers them does not take them", n, longest)
 }
 
 // judgeSettings lists the settings that differ between live instances and would split the stream. A
 // rolling change has such differences for a while, and they are shown.
-func (f *Fleet) judgeSettings(p *problems, l Limits) {
+func (f *Fleet) judgeSettings(p *problems) {
 	if f.total() == 0 {
-		p.add(MixedTotals, l.MixedTotals.Severity(f.youngest()), "give all instances the same values",
+		p.add(MixedTotals, LimitMixedTotals.Of(f.youngest()), "give all instances the same values",
 			"live instances disagree about TOTAL_PARTITIONS or PARTITION_STRATEGY, and no repartition is under way")
 	}
 
@@ -586,7 +571,17 @@ func (f *Fleet) judgeSettings(p *problems, l Limits) {
 		texts = append(texts, d.String())
 	}
 
-	if l.MixedSettings && len(texts) > 0 {
+	versions := map[string]bool{}
+	for i := range f.alive() {
+		versions[i.Version] = true
+	}
+
+	if len(versions) > 1 {
+		p.add(MixedVersions, LimitMixedTotals.Of(f.youngest()), "finish the rollout, or take it back",
+			"live instances run %d versions: a rollout stopped half way", len(versions))
+	}
+
+	if len(texts) > 0 {
 		p.add(MixedSettings, Warning, "give all instances the same values, and unset ALLOW_MIXED_SETTINGS",
 			"live instances have different settings: %s", strings.Join(texts, "; "))
 	}
@@ -603,10 +598,10 @@ func (f *Fleet) Differences() []partition.Difference {
 }
 
 // youngest is the age of the live instance that started last.
-func (f *Fleet) youngest() time.Duration {
-	age := time.Duration(math.MaxInt64)
+func (f *Fleet) youngest() Age {
+	age := Age(math.MaxInt64)
 	for i := range f.alive() {
-		age = min(age, f.At.Sub(i.Started))
+		age = min(age, Age(f.At.Sub(i.Started)))
 	}
 
 	return age
@@ -662,7 +657,7 @@ func (f *Fleet) missing() (gaps []gap) {
 		case in != nil:
 			gaps = append(gaps, gap{number, in.State != Stopped, in.DeadFor})
 		default:
-			gaps = append(gaps, gap{number, false, Age(f.youngest())})
+			gaps = append(gaps, gap{number, false, f.youngest()})
 		}
 	}
 

@@ -265,11 +265,12 @@ func (r *rows) readFaults(rows pgx.Rows) (err error) {
 	return err
 }
 
-// selectOdd reads the open findings on what the ABI does not know.
+// selectOdd reads the open findings on what the ABI does not know, and the others of the last hour.
 const selectOdd = `
 	select kind, sum(events), min(found_at) at time zone 'UTC', coalesce((array_agg(detail order by id desc))[1], '')
 	from findings
-	where chain_id = $1 and settled_at is null and kind in ('undecodable_event', 'unannounced_contract')
+	where chain_id = $1 and (kind in ('undecodable_event', 'unannounced_contract') and settled_at is null
+		or kind in ('missing_event', 'extra_event', 'deep_reorg', 'announced_again') and found_at > now() - interval '1 hour')
 	group by kind order by kind`
 
 // backlog is what waits, by slot.
@@ -366,7 +367,7 @@ func (r *rows) fold() Fleet {
 	}
 
 	f.Late = Late{Escrows: r.late.all, OldestAge: r.ageOf(r.late.oldest)}
-	f.Problems = f.Judge(DefaultLimits)
+	f.Problems = f.Judge()
 
 	return *f
 }

@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/fusion-prime/escrow-relayer/partition"
@@ -88,6 +89,21 @@ func (i *Self) Lag() int64 {
 	}
 
 	return max(0, i.Target-i.Cursor+1)
+}
+
+// Took is how long the chain takes for so many blocks. Until the block time is known, Ethereum's is assumed.
+func (i *Self) Took(blocks int64) time.Duration {
+	const usual = 12 * time.Second
+	return time.Duration(blocks) * cmp.Or(i.BlockTime, usual)
+}
+
+// Unverified is how long the chain took for the final blocks above verified; zero while either is unknown.
+func (i *Self) Unverified(verified int64) time.Duration {
+	if i.Final == 0 || verified == 0 {
+		return 0
+	}
+
+	return i.Took(max(0, i.Final-verified))
 }
 
 // LagTime is how much older the newest processed block is than the head; zero without a lag, or

@@ -235,6 +235,10 @@ func (f *Fleet) judgeCommands(p *problems) {
 		})
 	add(UnsignedCommand, Critical, "look at the key's permission and quota, and at the owner's log",
 		"the signer does not answer", func(s *Sender) string { return aged(s.UnsignedAge, LimitUnsigned) })
+	add(LowFees, Warning, "raise the sender's fee limit if the price stays",
+		"the chain asks for more than commands may pay", func(s *Sender) string { return counted(s.Underpriced) })
+	add(SpentBudget, Warning, "raise the budget, or wait until midnight UTC",
+		"the budget of the day is used up", func(s *Sender) string { return counted(s.Budget) })
 	add(OldCommand, Warning, "`escrow-relayer command list --open` and `command show` tell what each waits for",
 		"a command is not finished", func(s *Sender) string { return aged(s.OldestAge, LimitCommand(f.finalityLimit())) })
 	add(LowBalanceOf, Warning, "send ether to the account",
@@ -247,14 +251,22 @@ func (f *Fleet) judgeCommands(p *problems) {
 		})
 
 	if r := f.Replies; r != nil {
-		p.add(OldReplies, LimitReplies.of(r.OldestAge),
+		p.add(OldReplies, LimitReplies.Of(r.OldestAge),
 			"look at REPLIES_TOPIC_ID, at the topic's permissions, and at the log of the instances that have it",
 			"the oldest of %d answers has waited for Pub/Sub for %s", r.Messages, r.OldestAge)
 	}
 }
 
+func counted(commands int) string {
+	if commands == 0 {
+		return ""
+	}
+
+	return fmt.Sprintf(" (%d commands)", commands)
+}
+
 func aged(age Age, limit Limit) string {
-	if limit.of(age) == "" {
+	if limit.Of(age) == "" {
 		return ""
 	}
 

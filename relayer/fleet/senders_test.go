@@ -90,8 +90,8 @@ func TestSenders(t *testing.T) {
 	require.EqualValues(t, 6, *f.Commands[3].Nonce)
 	require.EqualValues(t, 2, f.Replies.Messages)
 	require.InDelta(t, 240, f.Replies.OldestAge.Seconds(), 60)
-	require.Equal(t, []string{fleet.HaltedSender, fleet.UnsignedCommand, fleet.OldCommand, fleet.LowBalanceOf},
-		kinds(f.Problems))
+	require.Equal(t, []string{fleet.HaltedSender, fleet.UnsignedCommand, fleet.LowFees, fleet.SpentBudget,
+		fleet.OldCommand, fleet.LowBalanceOf}, kinds(f.Problems))
 	require.Contains(t, f.Problems[0].Text, "because")
 
 	w.Exec(`update replies set created_at = now() - interval '6 minutes'`)

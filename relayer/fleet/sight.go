@@ -24,7 +24,11 @@ func (s *Sight) Judge() []Problem {
 	s.judgeSelf(&p)
 	if !s.Read.IsZero() && s.Err == nil {
 		p = append(p, s.Fleet.Problems...)
-		s.judgePublishing(&p)
+		s.judgePublishing(p)
+		if behind := s.Self.Unverified(s.Fleet.Chain.Verified); behind > LimitUnverified {
+			p.add(Unverified, Warning, "look at the nodes: the second reading waits for them, or for the first",
+				"the final blocks of %s were not read a second time: completeness is not checked", Age(behind))
+		}
 	}
 
 	p.sort()
@@ -100,6 +104,11 @@ func (s *Sight) judgeSelf(p *problems) {
 		return
 	}
 
+	if i.Trust == "believed" && len(i.Endpoints) > 1 {
+		p.add(Believed, Warning, "look at the other endpoints: they are out, behind, or set aside",
+			"the word of one endpoint says which blocks are the chain's, though %d are configured", len(i.Endpoints))
+	}
+
 	for _, e := range i.Endpoints {
 		if !e.Up {
 			p.add(EndpointOut, Notice, "look at its last error, and at the provider", "%s is out for this instance", e.Name)
@@ -108,11 +117,10 @@ func (s *Sight) judgeSelf(p *problems) {
 }
 
 // judgePublishing adds the reason why messages wait.
-func (s *Sight) judgePublishing(p *problems) {
-	for _, q := range s.Fleet.Problems {
-		if q.Kind == OldOutbox && s.Self.PublishError != nil {
-			p.add(PublishFails, q.Severity, "", "the last error of publishing, %s ago here: %s",
-				s.ago(s.Self.PublishErrorAt), s.Self.PublishError)
+func (s *Sight) judgePublishing(p problems) {
+	for i := range p {
+		if err := s.Self.PublishError; p[i].Kind == OldOutbox && err != nil {
+			p[i].Text += fmt.Sprintf("; the last error of publishing, %s ago here: %s", s.ago(s.Self.PublishErrorAt), err)
 		}
 	}
 }
@@ -128,7 +136,7 @@ func (s *Sight) lasting(p *problems, kind string, l Limit, since time.Time, subj
 		remedy = cmp.Or(remedy, "it rejoins once this has ended")
 	}
 
-	p.add(kind, l.Severity(max(1, s.Now.Sub(since))), remedy, "%s: %s", subject, what)
+	p.add(kind, l.Of(Age(max(1, s.Now.Sub(since)))), remedy, "%s: %s", subject, what)
 }
 
 func (s *Sight) ago(since time.Time) string { return Age(max(0, s.Now.Sub(since))).String() }

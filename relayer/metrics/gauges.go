@@ -1,7 +1,6 @@
 package metrics
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"math"
@@ -87,7 +86,9 @@ func describe(name, help string, labels ...string) *prometheus.Desc {
 
 var (
 	elections = describe("leader_election_count", "Changes of leader since the database was made.")
-	findings  = describe("relayer_last_finding_timestamp_seconds",
+	problem   = describe("relayer_problem", "1 while the page shows a problem of this kind and severity.", "kind", "severity",
+		"runbook")
+	findings = describe("relayer_last_finding_timestamp_seconds",
 		"When something that a person must hear of was found last, by the database; 0: never.", "kind")
 	connections = describe("relayer_db_connections", "Connections of the pool by state.", "state")
 )
@@ -110,8 +111,6 @@ var allGauges = []gauge{
 		func(s *scrape) float64 { return unix(s.databaseSeen) }),
 	newGauge("relayer_leader_seen_timestamp_seconds", "When this instance last led or saw that somebody leads; 0: never.",
 		func(s *scrape) float64 { return unix(s.leaderSeen) }),
-	newGauge("relayer_leader_gap_seconds",
-		"Seconds for which nobody has led, as far as this instance can tell; 0 while somebody leads.", (*scrape).leaderGap),
 	newGauge("relayer_node_up", "1 while the chain, and the blocks of its slots, can be read and the head moves.",
 		func(s *scrape) float64 { return yes(s.instance.Node == nil) }),
 	newGauge("relayer_believed", "1 while which blocks this instance processes is one endpoint's word.",
@@ -127,21 +126,12 @@ var allGauges = []gauge{
 	ofInstance("relayer_lag_blocks", "Blocks that may be processed and are not, of this instance's slots.",
 		(*fleet.Self).Lag),
 	newGauge("relayer_behind_seconds", "How long the chain took for the blocks of relayer_lag_blocks.",
-		func(s *scrape) float64 { return s.took(float64(s.instance.Lag())) }),
+		func(s *scrape) float64 { return s.instance.Took(s.instance.Lag()).Seconds() }),
 	newGauge("relayer_head_age_seconds", "Age of the newest block of this instance's node, by the database's clock.",
 		func(s *scrape) float64 { return s.ageOf(s.instance.HeadTime) }),
 	newGauge("relayer_target_age_seconds", "Age of the newest block that may be processed, by the database's clock.",
 		func(s *scrape) float64 { return s.ageOf(s.instance.TargetTime) }),
 	newGauge("relayer_lag_seconds", "Age of the newest processed block when it lags, else 0.", (*scrape).lagSeconds),
-	newGauge("relayer_standing_seconds",
-		"Seconds for which this instance has stored no block while there are blocks to store; 0: it goes on.",
-		func(s *scrape) float64 {
-			if s.instance.StandingSince.IsZero() {
-				return 0
-			}
-
-			return s.now.Sub(s.instance.StandingSince).Seconds()
-		}),
 	ofInstance("relayer_slots_owned", "Slots that this instance serves.",
 		func(i *fleet.Self) int { return i.Slots }),
 	ofInstance("relayer_slots_adopted", "Slots that this instance serves without preferring them.",
@@ -158,17 +148,21 @@ var allGauges = []gauge{
 		func(f *fleet.Fleet) int64 { return f.Chain.Verified }),
 	ofChain("relayer_slots_unserved", "Slots that nobody alive serves, of the chain.",
 		func(f *fleet.Fleet) int { return f.Slots.Unserved }),
-	ofChain("relayer_settings_differing", "Settings that would split the stream and differ among live instances.",
-		func(f *fleet.Fleet) int { return len(f.Differences()) }),
 	ofChain("relayer_outbox_messages", "Messages that Pub/Sub has not acknowledged yet, of the chain.",
 		func(f *fleet.Fleet) int64 { return f.Outbox.Messages }),
 	ofChain("relayer_outbox_oldest_age_seconds", "Age of the oldest of them.",
 		func(f *fleet.Fleet) float64 { return f.Outbox.OldestAge.Seconds() }),
 	newGauge("relayer_factory_lag_blocks", "Blocks that the factory watch is behind the target.", (*scrape).factoryLag),
 	newGauge("relayer_factory_behind_seconds", "How long the chain took for the blocks of relayer_factory_lag_blocks.",
-		func(s *scrape) float64 { return s.took(s.factoryLag()) }),
+		func(s *scrape) float64 { return s.factoryLag() * s.instance.Took(1).Seconds() }),
 	newGauge("relayer_unverified_seconds", "How long the chain took for the final blocks that were not read twice yet.",
-		(*scrape).unverified),
+		func(s *scrape) float64 {
+			if s.snapshot == nil {
+				return math.NaN()
+			}
+
+			return s.instance.Unverified(s.snapshot.fleet.Chain.Verified).Seconds()
+		}),
 }
 
 // ofInstance is a gauge of what the instance knows of itself.
@@ -187,14 +181,12 @@ func ofChain[N int | int64 | float64](name, help string, value func(*fleet.Fleet
 	})
 }
 
-// NewGauges registers the gauges. A scrape asks own. finalityLimit is FINALITY_LIMIT.
-func NewGauges(reg prometheus.Registerer, own func() Own, build fleet.Build, finalityLimit time.Duration) *Gauges {
+// NewGauges registers the gauges. A scrape asks own.
+func NewGauges(reg prometheus.Registerer, own func() Own, build fleet.Build) *Gauges {
 	f := promauto.With(reg)
 	f.NewGaugeVec(prometheus.GaugeOpts{Name: "relayer_build_info", Help: "1, labelled by what was built."},
 		[]string{"version", "revision", "go"}).
 		WithLabelValues(build.Version, build.Commit, runtime.Version()).Set(1)
-	f.NewGauge(prometheus.GaugeOpts{Name: "relayer_finality_limit_seconds", Help: "FINALITY_LIMIT."}).
-		Set(finalityLimit.Seconds())
 	g := &Gauges{
 		own: own,
 		sessionLosses: f.NewCounter(prometheus.CounterOpts{
@@ -232,6 +224,7 @@ func (g *Gauges) Describe(ch chan<- *prometheus.Desc) {
 
 	ch <- elections
 	ch <- findings
+	ch <- problem
 	ch <- connections
 }
 
@@ -251,6 +244,7 @@ func (g *Gauges) Collect(ch chan<- prometheus.Metric) {
 		}
 	}
 
+	s.problems(report)
 	ch <- prometheus.MustNewConstMetric(elections, prometheus.CounterValue, g.elections())
 
 	for _, kind := range ledger.FindingKinds {
@@ -270,6 +264,25 @@ func (g *Gauges) Collect(ch chan<- prometheus.Metric) {
 
 	for state, n := range map[string]float64{"used": used, "idle": idle, "max": most} {
 		report(connections, n, state)
+	}
+}
+
+// problems reports what the page shows, the others as 0.
+func (s *scrape) problems(report func(*prometheus.Desc, float64, ...string)) {
+	sight := fleet.Sight{Fleet: &fleet.Fleet{}, Self: &s.instance, Now: s.now}
+	if s.snapshot != nil {
+		sight.Fleet, sight.Read = &s.snapshot.fleet, s.snapshot.at
+	}
+
+	seen := map[string]bool{}
+	for _, p := range sight.Judge() {
+		seen[p.Kind+string(p.Severity)] = true
+	}
+
+	for kind, page := range fleet.Pages {
+		for _, severity := range []fleet.Severity{fleet.Critical, fleet.Warning} {
+			report(problem, yes(seen[kind+string(severity)]), kind, string(severity), page)
+		}
 	}
 }
 
@@ -300,20 +313,6 @@ func (g *Gauges) scrape(now time.Time) *scrape {
 	return s
 }
 
-// leaderGap counts from the start of the process until the first leader is seen.
-func (s *scrape) leaderGap() float64 {
-	if s.leader || s.answered && s.snapshot != nil && s.snapshot.fleet.Leader.Held {
-		return 0
-	}
-
-	since := s.leaderSeen
-	if since.IsZero() {
-		since = s.instance.Started
-	}
-
-	return s.now.Sub(since).Seconds()
-}
-
 func (s *scrape) lagSeconds() float64 {
 	if s.instance.Lag() == 0 || s.instance.CursorTime.IsZero() {
 		return 0
@@ -335,26 +334,6 @@ func (s *scrape) ageOf(made time.Time) float64 {
 	}
 
 	return max(0, now.Sub(made).Seconds()) // some chains' blocks are ahead of the clock
-}
-
-// took is how long the chain takes for so many blocks, in seconds. Until the block time is known,
-// Ethereum's is assumed.
-func (s *scrape) took(blocks float64) float64 {
-	const usual = 12 * time.Second
-	return blocks * cmp.Or(s.instance.BlockTime, usual).Seconds()
-}
-
-func (s *scrape) unverified() float64 {
-	if s.snapshot == nil {
-		return math.NaN()
-	}
-
-	verified := s.snapshot.fleet.Chain.Verified
-	if s.instance.Final == 0 || verified == 0 {
-		return 0
-	}
-
-	return s.took(float64(max(0, s.instance.Final-verified)))
 }
 
 func (s *scrape) factoryLag() float64 {

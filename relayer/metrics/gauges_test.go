@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"errors"
 	"math"
 	"strconv"
 	"strings"
@@ -10,7 +11,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
-	"github.com/fusion-prime/escrow-relayer/partition"
 	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
 	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
 )
@@ -18,7 +18,7 @@ import (
 // fresh are the gauges of an instance that knows nothing of itself.
 func fresh() (*Gauges, *prometheus.Registry) {
 	reg := prometheus.NewRegistry()
-	return NewGauges(reg, func() Own { return Own{} }, fleet.Build{}, time.Hour), reg
+	return NewGauges(reg, func() Own { return Own{} }, fleet.Build{}), reg
 }
 
 // values of all gauges without labels.
@@ -44,22 +44,12 @@ func TestGaugesOfTheChainGoUnknown(t *testing.T) {
 	found := time.Now().Add(-time.Hour)
 	l := &snapshot{at: time.Now(), findings: map[string]time.Time{ledger.DeepReorg: found}}
 	l.fleet.Slots.Unserved, l.fleet.Leader = 7, fleet.Leader{Held: true, Epoch: 3}
-	for id, key := range map[string]string{"a": "slot", "b": "escrow"} {
-		l.fleet.Instances = append(l.fleet.Instances, fleet.Instance{ID: id, Alive: true, Settings: partition.Settings{
-			Stream: map[string]string{"ORDERING_KEY": key, "FINALITY": "safe"}, Other: map[string]string{"RETENTION": key}}})
-	}
 
 	g.snapshot.Store(l)
 	g.answered.Store(true)
 	g.leaderSeen.Store(l.at.UnixNano())
 	v := values(t, reg)
 	require.InDelta(t, 7, v["relayer_slots_unserved"], 0)
-	require.Zero(t, v["relayer_leader_gap_seconds"], "somebody holds the lock")
-	require.InDelta(t, 1, v["relayer_settings_differing"], 0)
-
-	g.answered.Store(false)
-	require.Positive(t, values(t, reg)["relayer_leader_gap_seconds"],
-		"nobody can tell whether somebody leads: the gap begins")
 
 	stale := *l
 	stale.at = time.Now().Add(-snapshotLasts - time.Second)
@@ -105,13 +95,29 @@ func TestLagIsNotNegative(t *testing.T) {
 	require.InDelta(t, 60, s.lagSeconds(), 0.001)
 }
 
-// An instance that stands still says for how long.
-func TestStandingIsToldInSeconds(t *testing.T) {
+// What the page shows is what pages: of the fleet while it can be read, and of the instance itself always.
+func TestProblemsAreThoseOfThePage(t *testing.T) {
 	now := time.Now()
-	s := &scrape{now: now, instance: fleet.Self{StandingSince: now.Add(-59900 * time.Millisecond)}}
-	require.InDelta(t, 59.9, valueOf(t, s, "relayer_standing_seconds"), 0.01)
-	s.instance.StandingSince = time.Time{}
-	require.Zero(t, valueOf(t, s, "relayer_standing_seconds"))
+	s := &scrape{now: now, instance: fleet.Self{StandingSince: now.Add(-3 * time.Minute), Stuck: errors.New("stuck")},
+		snapshot: &snapshot{at: now, fleet: fleet.Fleet{Problems: []fleet.Problem{
+			{Kind: fleet.OldOutbox, Severity: fleet.Warning}, {Kind: fleet.Redundancy, Severity: fleet.Notice}}}}}
+	told := func() (all []string) {
+		series := 0
+		s.problems(func(desc *prometheus.Desc, value float64, labels ...string) {
+			require.Equal(t, problem, desc)
+			require.Equal(t, fleet.Pages[labels[0]], labels[2])
+			series++
+			if value > 0 {
+				all = append(all, labels[0]+" "+labels[1])
+			}
+		})
+		require.Equal(t, 2*len(fleet.Pages), series, "the others are 0: their alerts end at once")
+
+		return all
+	}
+	require.ElementsMatch(t, []string{"stands_still critical", "old_outbox warning"}, told())
+	s.snapshot = nil
+	require.ElementsMatch(t, []string{"stands_still critical"}, told())
 }
 
 // The age of what may be processed is by the database's clock, which the snapshot told.

@@ -161,7 +161,7 @@ func TestVerdict(t *testing.T) {
 	require.Contains(t, text, "Partition 0 has no live instance: 2 of 3 partitions have one")
 	require.Contains(t, text, "2 of 3 instances alive.")
 	require.Contains(t, text,
-		`href="https://github.com/fusion-prime/escrow-relayer/blob/main/deploy/runbooks/unserved-slots.md#relayerslotsadopted"`)
+		`href="https://github.com/fusion-prime/escrow-relayer/blob/main/deploy/runbooks/unserved-slots.md#adopted_slots"`)
 	w.Left("relayer-0", 0)
 	text = page()
 	require.Contains(t, text, `class="verdict notice"`, "it stopped cleanly, and may be restarting: no action")
@@ -214,7 +214,7 @@ func TestTrust(t *testing.T) {
 	require.Contains(t, text, `data-label="Trust">proved</td>`)
 	require.Contains(t, text, `class="noted" data-label="Trust">believed</td>`)
 	require.Contains(t, text, "asked only while no other works: https://rpc.example.com (lie, ")
-	require.Contains(t, text, "node-disagreement.md#relayerendpointsetaside")
+	require.Contains(t, text, "node-disagreement.md#endpoint_set_aside")
 }
 
 // A failover of the database, or a node that is gone for a moment, is no emergency of each instance: the page
@@ -255,11 +255,11 @@ func TestWhyMessagesWait(t *testing.T) {
 	w.source.set(func(i *fleet.Self) { i.PublishError, i.PublishErrorAt = errGone, time.Now() })
 	h := w.server().Handler()
 	text := body(t, get(t, h, "/"))
-	require.Equal(t, 2, strings.Count(text, `<li class="notice">`), text)
-	require.Contains(t, text, "The last error of publishing, ")
+	require.Equal(t, 1, strings.Count(text, `<li class="notice">`), text)
+	require.Contains(t, text, "the last error of publishing, ")
 	waitFor(6 * time.Minute)
 	text = body(t, get(t, h, "/"))
-	require.Equal(t, 2, strings.Count(text, `<li class="critical">`), text)
+	require.Equal(t, 1, strings.Count(text, `<li class="critical">`), text)
 	require.NotContains(t, text, "<b>Note</b>")
 }
 

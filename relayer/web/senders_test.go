@@ -63,7 +63,7 @@ func TestPageShowsSendersAndCommands(t *testing.T) {
 	h = w.server().Handler()
 	text = body(t, get(t, h, "/"))
 	for _, word := range []string{
-		`class="verdict critical"`, "a sender is halted: payer: nonce 88 is used up", "commands.md#relayersenderhalted",
+		`class="verdict critical"`, "a sender is halted: payer: nonce 88 is used up", "commands.md#sender_halted",
 		">arbiter<", "0.812345", "0.00321 of 0.5", "✕</span> halted", "nobody</span>", ">1,207<",
 		"nonce 0.03s · signed 0.06s · answered 25s", "TooEarly", "waits",
 	} {

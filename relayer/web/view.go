@@ -247,7 +247,7 @@ func fleetOf(n *news, i *fleet.Self) fleetView {
 	for k := range f.Instances {
 		in := &f.Instances[k]
 		r := row{Instance: in, Self: in.ID == i.ID, Processed: "–", Lag: "–",
-			HeartbeatLate: in.Alive && fleet.LimitHeartbeat.Severity(time.Duration(in.HeartbeatAge)) != ""}
+			HeartbeatLate: in.Alive && fleet.LimitHeartbeat.Of(in.HeartbeatAge) != ""}
 		if in.Cursor > 0 && in.Slots > 0 {
 			r.Processed = count(in.Cursor - 1)
 			if i.Target > 0 {
