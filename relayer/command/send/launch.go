@@ -76,7 +76,8 @@ const lockPicks = `
 	   and not c.cancel_requested and c.expires_at > clock_timestamp()
 	   and exists (select from command_claims k where k.command_id = c.command_id)
 	   and not exists (select from commands u where ` + excludes + `)
-	   and not exists (select from commands u where u.command_id = any(@ids) and u.escrow = c.escrow and u.seq < c.seq
+	   and not exists (select from commands u where u.command_id = any(@ids) and u.escrow = c.escrow
+	                      and array_position(@ids, u.command_id) < array_position(@ids, c.command_id)
 	                      and (u.effect = 'settle') <> (c.effect = 'settle'))
 	   for update of c`
 

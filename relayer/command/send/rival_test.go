@@ -19,16 +19,7 @@ import (
 func TestApprovalAndSettlementExcludeEachOther(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, startSim(t))
-	fresh, approved := w.escrow(1, 0), w.escrow(1, 100)
-	_, err := w.wallet.Transact(t.Context(), w.node, 0, testchain.Call{To: &approved,
-		Data: contracts.NewEscrow().PackApprove()})
-	require.NoError(t, err)
-	require.NoError(t, w.node.(*testchain.Sim).AdvanceTime(t.Context(), 200*time.Second))
-	w.mine(confirmations + 1)
-	w.awaitTarget()
-	require.Eventually(t, func() bool { // senders see no further than the ledger
-		return w.int(`select next_block from leadership`) > w.head()-confirmations
-	}, patience, 10*time.Millisecond)
+	fresh, approved := w.escrow(1, 0), w.approvedAndDue()
 	w.start(nil)
 	var first, second []common.Hash
 	for escrow, kinds := range map[common.Address][2]command.Kind{fresh: {command.Approve, command.Release},
@@ -51,6 +42,44 @@ func TestApprovalAndSettlementExcludeEachOther(t *testing.T) {
 	}
 
 	require.Len(t, w.sent(), 2)
+}
+
+// approvedAndDue is an escrow that its payer has approved: anybody may release it, and the sender may approve it too.
+func (w *world) approvedAndDue() common.Address {
+	w.t.Helper()
+	escrow := w.escrow(1, 100)
+	_, err := w.wallet.Transact(w.t.Context(), w.node, 0, testchain.Call{To: &escrow,
+		Data: contracts.NewEscrow().PackApprove()})
+	require.NoError(w.t, err)
+	require.NoError(w.t, w.node.(*testchain.Sim).AdvanceTime(w.t.Context(), 200*time.Second))
+	w.mine(confirmations + 1)
+	w.awaitTarget()
+	require.Eventually(w.t, func() bool { // senders see no further than the ledger
+		return w.int(`select next_block from leadership`) > w.head()-confirmations
+	}, patience, 10*time.Millisecond)
+
+	return escrow
+}
+
+// Of an approval and a settlement of one escrow that are tried in one round the first gets its nonce, whichever came
+// in first, and what waits behind them does too.
+func TestRivalsOfOneRound(t *testing.T) {
+	t.Parallel()
+	for _, approveFirst := range []bool{true, false} {
+		w := newWorld(t, startSim(t))
+		other, escrow := w.escrow(1, 0), w.approvedAndDue()
+		release := w.accept(w.command(command.Release, escrow, nil))
+		approve := w.accept(w.command(command.Approve, escrow, nil))
+		behind := w.accept(w.command(command.Approve, other, nil))
+		if approveFirst { // its turn has come sooner, as that of what waits for a time comes later
+			w.exec(`update commands set next_look = next_look - interval '1 minute' where command_id = $1`, approve.Hex())
+		}
+
+		w.start(nil)
+		w.await(behind, true, command.Done)
+		w.await(release, true, command.Done, command.Already)
+		w.await(approve, true, command.Done, command.Already, command.Refused)
+	}
 }
 
 // C5: what loses only when its turn comes is told the winner too: a keeper's command, which has no
