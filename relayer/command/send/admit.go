@@ -262,7 +262,11 @@ func (t *triage) known(w *waiting, args *command.CreateArgs) bool {
 
 // tried decides what a simulation decides.
 func (t *triage) tried(w *waiting, c Call, r Simulation) {
-	if r.Reverts != nil {
+	switch {
+	case r.Failed != nil:
+		t.hold(w, command.CodeReverts, storable("no node could try it: "+r.Failed.Error(), maxReason))
+		return
+	case r.Reverts != nil:
 		t.reverts(w, r.Reverts, r.AtHead)
 		return
 	}

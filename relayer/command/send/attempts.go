@@ -202,6 +202,10 @@ func (r *round) renew(ctx context.Context, f *flight, plan action, why refusal) 
 // voidGas is what a void needs: an account may have code (EIP-7702).
 func (r *round) voidGas(ctx context.Context, void Call) (uint64, error) {
 	tried, err := r.cfg.Chain.Simulate(ctx, r.target, []Call{void})
+	if err == nil {
+		err = tried[0].Failed
+	}
+
 	if err != nil {
 		return 0, err
 	}

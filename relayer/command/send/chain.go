@@ -85,6 +85,7 @@ type Simulation struct {
 	Output  []byte
 	Gas     uint64
 	Reverts *Revert // nil: it succeeds
+	Failed  error   // no node could try it; then the rest says nothing
 	AtHead  bool    // it was tried at the head, or reverts only there: what makes it so is not final
 }
 

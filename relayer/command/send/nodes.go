@@ -261,7 +261,7 @@ func (n *Nodes) Simulate(ctx context.Context, target Block, calls []Call) ([]Sim
 	g.SetLimit(requestsAtOnce)
 	for from := 0; from < len(calls); from += callsAtOnce {
 		to := min(from+callsAtOnce, len(calls))
-		g.Go(func() error { return n.simulate(ctx, target, calls[from:to], all[from:to]) })
+		g.Go(func() error { return n.apart(ctx, target, calls[from:to], all[from:to]) })
 	}
 
 	if err := g.Wait(); err != nil {
@@ -269,6 +269,25 @@ func (n *Nodes) Simulate(ctx context.Context, target Block, calls []Call) ([]Sim
 	}
 
 	return all, nil
+}
+
+// apart is simulate, and of each call alone where that fails: whoever is called decides how long that takes a node.
+func (n *Nodes) apart(ctx context.Context, target Block, calls []Call, all []Simulation) error {
+	err := n.simulate(ctx, target, calls, all)
+	switch {
+	case err == nil || errors.Is(err, ErrBranch):
+		return err
+	case len(calls) == 1:
+		all[0] = Simulation{Failed: err}
+		return nil
+	}
+
+	var g errgroup.Group
+	for i := range calls {
+		g.Go(func() error { return n.apart(ctx, target, calls[i:i+1], all[i:i+1]) })
+	}
+
+	return g.Wait()
 }
 
 // simulate tries calls at the target, and then, at the head, those that went through. Where no node tells of the

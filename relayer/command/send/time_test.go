@@ -1,8 +1,13 @@
 package send_test
 
 import (
+	"bytes"
+	"context"
+	"io"
 	"math"
 	"math/big"
+	"net/http"
+	"net/http/httptest"
 	"regexp"
 	"strings"
 	"testing"
@@ -15,6 +20,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/internal/faults"
 	"github.com/fusion-prime/escrow-relayer/internal/testchain"
 	"github.com/fusion-prime/escrow-relayer/internal/testchain/contracts"
+	"github.com/fusion-prime/escrow-relayer/relayer/chain"
 	"github.com/fusion-prime/escrow-relayer/relayer/command"
 	"github.com/fusion-prime/escrow-relayer/relayer/command/send"
 )
@@ -257,4 +263,45 @@ func TestARefusalIsOfOneCommand(t *testing.T) {
 	w.awaitHeld(hopeless, command.CodeReverts)
 	require.Len(t, w.sent(), 1)
 	require.Positive(t, reworded.Hits())
+}
+
+// hanging is a node before the chain's that never answers a call of one contract, nor what is asked together with it.
+func (w *world) hanging(contract common.Address) (url string) {
+	w.t.Helper()
+	to := []byte(`"to":"` + text(contract) + `"`)
+	server := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil || bytes.Contains(body, to) {
+			<-r.Context().Done()
+			return
+		}
+
+		answer, err := http.Post(w.node.HTTP(), "application/json", bytes.NewReader(body)) //nolint:noctx // of a test
+		if err == nil {
+			_, _ = io.Copy(rw, answer.Body)
+			_ = answer.Body.Close()
+		}
+	}))
+	w.t.Cleanup(server.Close)
+	w.t.Cleanup(server.CloseClientConnections)
+
+	return server.URL
+}
+
+// A call that takes longer than a node may, as a payee can have it, is that command's matter too.
+func TestACallThatHangsIsOfOneCommand(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, startSim(t))
+	slow := w.escrow(1, 0)
+	hopeless := w.accept(w.command(command.Approve, slow, nil))
+	honest := w.accept(w.command(command.Approve, w.escrow(1, 0), nil))
+	source := chain.New(chain.Config{URLs: []string{w.hanging(slow)}, ChainID: w.node.ChainID().Uint64(),
+		Finality: chain.Confirmations, Confirmations: confirmations, PollInterval: 20 * time.Millisecond,
+		Timeout: time.Second})
+	w.run(func(ctx context.Context) error { return source.Run(ctx) })
+	nodes := send.NewNodes(source)
+	w.start(func(c *send.Config) { c.Chain = nodes })
+	w.await(honest, true, command.Done)
+	w.awaitHeld(hopeless, command.CodeReverts)
+	require.Len(t, w.sent(), 1)
 }
