@@ -13,7 +13,7 @@ alter table commands drop constraint commands_check4, add constraint commands_tr
     check (tx_hash is null or state in ('done', 'done_late', 'reverted', 'voided', 'superseded')) not valid;
 
 -- What was held is accepted, with a code; a nonce comes with the first transaction. So version 2's `held` is `accepted`, and
--- its `assigned` is `sent`: without an attempt its nonce is voided.
+-- its `assigned` is `sent`.
 -- +goose StatementBegin
 create function state_of_version_3() returns trigger language plpgsql as $$
 begin

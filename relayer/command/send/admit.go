@@ -85,10 +85,6 @@ func (r *round) signAll(ctx context.Context, t *triage) (fresh []signed) {
 // exposure is what the newest attempt may take out of the account.
 func (r *round) exposure(f *flight) *big.Int {
 	newest := f.newest()
-	if newest == nil {
-		return r.budget(f.MaxFee.Int)
-	}
-
 	sum := newest.fee().worst(newest.Gas)
 	if newest.Purpose == purposeCall {
 		sum.Add(sum, f.Value.Int)

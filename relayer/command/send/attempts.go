@@ -52,7 +52,7 @@ func (r *round) advance(ctx context.Context) error {
 			return err
 		// Without a signer the bytes that there are have to do.
 		case plan != doNothing && (r.cfg.Signer != nil || !f.CancelRequested && !f.Expired):
-			again = append(again, f.recorded()...)
+			again = append(again, f.recorded())
 		}
 	}
 
@@ -66,21 +66,15 @@ func (r *round) advance(ctx context.Context) error {
 	again = append(again, stored...)
 	for _, x := range fresh {
 		if !slices.ContainsFunc(stored, func(s signed) bool { return s.f == x.f }) {
-			again = append(again, x.f.recorded()...)
+			again = append(again, x.f.recorded())
 		}
 	}
 
 	return r.broadcast(ctx, again)
 }
 
-// recorded are the newest bytes that are stored for a command, if there are any.
-func (f *flight) recorded() []signed {
-	if newest := f.newest(); newest != nil {
-		return []signed{{f: f, attempt: *newest}}
-	}
-
-	return nil
-}
+// recorded are the newest bytes that are stored for a command.
+func (f *flight) recorded() signed { return signed{f: f, attempt: *f.newest()} }
 
 type action int
 
@@ -97,10 +91,6 @@ const (
 // people.
 func (r *round) plan(ctx context.Context, f *flight) (what action, why refusal, err error) {
 	newest, why := f.newest(), f.givenUp()
-	if newest == nil { // a release before this one has given it a nonce
-		return doVoid, cmp.Or(why, refusal{command.CodeExpired, "it was not signed in time"}), nil
-	}
-
 	switch left, out := r.out[newest.Hash]; {
 	case why.code != "" && !f.voiding():
 		what = doVoid
@@ -219,10 +209,6 @@ func (r *round) voidGas(ctx context.Context, void Call) (uint64, error) {
 func (r *round) offer(f *flight, fees Fees, gas uint64, plan action) (price, error) {
 	most := r.budget(f.MaxFee.Int)
 	reserved := smaller(most, f.Reserved.Int)
-	if f.newest() == nil {
-		return fees.first().within(gas, reserved), nil
-	}
-
 	old := f.newest().fee()
 	if plan == doVoid {
 		if fee, err := fees.raise(old, gas, reserved); err == nil {

@@ -239,22 +239,6 @@ func TestExpiredWhileItIsSigned(t *testing.T) {
 	require.Empty(t, w.sent())
 }
 
-// A nonce that a release before this one had given, without a signature, is voided.
-func TestANonceWithoutASignatureIsVoided(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, startSim(t))
-	stop := w.start(nil)
-	w.await(w.accept(w.command(command.Approve, w.escrow(1, 0), nil)), true, command.Done)
-	stop()
-	id := w.accept(w.command(command.Approve, w.escrow(1, 0), nil))
-	w.exec(`update commands set state = 'assigned', nonce = 1, gas = 200000, reserved = max_fee / 2 where command_id = $1`, id.Hex())
-	w.exec(`update senders set next_nonce = 2`)
-	w.start(nil)
-	w.await(id, true, command.Voided)
-	w.await(w.accept(w.command(command.Approve, w.escrow(1, 0), nil)), true, command.Done)
-	require.Len(t, w.sent(), 3)
-}
-
 // lateChain lets something happen, once, when a command was tried with success and has no nonce yet.
 type lateChain struct {
 	*send.Nodes

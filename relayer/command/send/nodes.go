@@ -407,10 +407,9 @@ func (n *Nodes) try(ctx context.Context, target *Block, calls []Call, transactio
 // A View leaves its branch open. So what is compared with what is stored is not
 // shared in this way: a block's hash from before a reorganisation would hide it for ever.
 type sharedFees struct {
-	turn  chan struct{} // capacity 1: whoever has put a value into it asks, or reads what follows
-	known bool
-	view  View
-	fees  Fees
+	turn chan struct{} // capacity 1: whoever has put a value into it asks, or reads what follows
+	view View          // not Ready: nobody has asked yet
+	fees Fees
 }
 
 // feeBlocks is over how many blocks the tip is the median.
@@ -426,13 +425,13 @@ func (n *Nodes) Fees(ctx context.Context) (Fees, error) {
 		return Fees{}, context.Cause(ctx)
 	}
 
-	if s.known && s.view == view {
+	if s.view.Ready && s.view == view {
 		return s.fees, nil
 	}
 
 	fees, err := n.readFees(ctx)
 	if err == nil {
-		s.known, s.view, s.fees = true, view, fees
+		s.view, s.fees = view, fees
 	}
 
 	return fees, err

@@ -44,7 +44,7 @@ type flight struct {
 	CancelRequested bool
 	Code, Detail    string
 	Expired         bool      // by the database's clock when it was loaded
-	Attempts        []attempt `db:"-"` // oldest first
+	Attempts        []attempt `db:"-"` // oldest first; there is one
 }
 
 // attempt is a transaction that was signed for a command.
@@ -68,13 +68,7 @@ const (
 	purposeVoid = "void"
 )
 
-func (f *flight) newest() *attempt {
-	if len(f.Attempts) == 0 {
-		return nil
-	}
-
-	return &f.Attempts[len(f.Attempts)-1]
-}
+func (f *flight) newest() *attempt { return &f.Attempts[len(f.Attempts)-1] }
 
 // signed is bytes that were signed and are still secret.
 type signed struct {
@@ -94,10 +88,6 @@ func (f *flight) hashes() []common.Hash {
 // begin is a block at which the nonce was not used yet, with a margin for nodes that lag.
 func (f *flight) begin() uint64 {
 	const margin = 64
-	if len(f.Attempts) == 0 {
-		return 0
-	}
-
 	return f.Attempts[0].Head - min(f.Attempts[0].Head, margin)
 }
 

@@ -197,12 +197,10 @@ func (s *store) load(ctx context.Context) (a *account, flights []*flight, err er
 		}
 
 		for _, f := range flights {
-			for _, x := range attempts {
-				if x.Nonce == f.Nonce {
-					f.Attempts = append(f.Attempts, x)
-				}
-			}
+			f.Attempts = slices.DeleteFunc(slices.Clone(attempts), func(x attempt) bool { return x.Nonce != f.Nonce })
 		}
+
+		flights = slices.DeleteFunc(flights, func(f *flight) bool { return len(f.Attempts) == 0 }) // none of ours
 
 		return nil
 	})
