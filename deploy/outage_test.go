@@ -494,7 +494,7 @@ func theOutages() []outage {
 			// A leader whose node does not let it go on resigns, and nobody else has a node either.
 			name: "node of one chain of ten down",
 			pages: map[string]time.Duration{fleet.OwnNode: fleet.LimitNode.Critical, fleet.NoNode: fleet.LimitNode.Critical,
-				fleet.InstanceFault: fleet.LimitDatabase.Critical, "RelayerNoLeader": fleet.LimitNoLeader.Critical},
+				"RelayerNoLeader": fleet.LimitNoLeader.Critical},
 			may:    map[string]string{"RelayerEndpointDown": lasting},
 			beside: 9,
 			begin:  func(f *outageFleet) (func() error, error) { return f.node.Cut(), nil },

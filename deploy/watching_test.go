@@ -474,6 +474,6 @@ func TestEveryProblemReachesThePager(t *testing.T) {
 		}
 
 		require.ElementsMatch(t, []string{fleet.NoLeader, fleet.NobodyAlive, fleet.DatabaseGone, fleet.DatabaseRefuses,
-			fleet.ReadOnly, fleet.SessionGone}, kinds, r.Alert)
+			fleet.ReadOnly, fleet.SessionGone, fleet.InstanceFault}, kinds, r.Alert)
 	}
 }

@@ -262,7 +262,7 @@ func counted(commands int) string {
 		return ""
 	}
 
-	return fmt.Sprintf(" (%d commands)", commands)
+	return fmt.Sprintf(" (%d waiting)", commands)
 }
 
 func aged(age Age, limit Limit) string {
