@@ -24,8 +24,7 @@ type Fleet struct {
 	Escrows   Escrows    `json:"escrows"`
 	Outbox    Outbox     `json:"outbox"`
 	Late      Late       `json:"late"`
-	// Senders, the last Commands (newest first) and Replies are left out on a chain without
-	// commands so far.
+	// Senders, the last Commands (newest first) and Replies are left out on a chain without commands so far.
 	Senders  []Sender  `json:"senders,omitempty"`
 	Commands []Command `json:"commands,omitempty"`
 	Replies  *Replies  `json:"replies,omitempty"` // null: none waits
@@ -63,9 +62,8 @@ type Odd struct {
 	Detail string    `json:"detail"` // of the last one
 }
 
-// Stranger is a database session that holds an advisory lock of ours with a login that may not
-// change our tables. It is harmless, since the lock gets another key, but shows that a login may
-// connect that should not.
+// Stranger is a database session that holds an advisory lock of ours with a login that may not change our tables. It is
+// harmless, since the lock gets another key, but shows that a login may connect that should not.
 type Stranger struct {
 	Lock        string `json:"lock"` // its purpose and name
 	PID         int32  `json:"pid"`  // of the server process
@@ -229,8 +227,7 @@ func (f *Fleet) Live() (n int) {
 	return n
 }
 
-// Expected counts the instances that should be there: the live ones, and those that died or hang
-// without a replacement.
+// Expected counts the instances that should be there: the live ones, and those that died or hang without a replacement.
 func (f *Fleet) Expected() (n int) {
 	for i := range f.Instances {
 		if in := &f.Instances[i]; in.Alive || in.State == Dead || in.State == Hung {

@@ -510,6 +510,11 @@ func TestFindingsAreTold(t *testing.T) {
 	for _, p := range f.Problems {
 		require.Equal(t, fleet.Critical, p.Severity)
 	}
+
+	w.Exec(`update relayer_instances set settings = '{"stream": {"FINALITY": "latest"}}'`)
+	f, err = fleet.Read(t.Context(), w.DB, chain)
+	require.NoError(t, err)
+	require.Equal(t, []string{fleet.UnknownEvents}, kinds(f.Problems), "who chose FINALITY=latest expects reorganisations")
 }
 
 // Two versions are a rollout, and after an hour one that stopped half way.

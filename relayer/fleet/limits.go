@@ -32,11 +32,9 @@ var (
 	// LimitHungLeader is for a leader that holds its lock but has stopped writing its heartbeat in
 	// the table leadership. Contenders end it after LEADER_STALE_AFTER (60 s).
 	LimitHungLeader = Limit{Behind: 30 * time.Second, Critical: 2 * time.Minute}
-	// LimitUnserved is for a slot without a live owner. An adoption takes ADOPT_AFTER (5 s) and
-	// some more.
+	// LimitUnserved is for a slot without a live owner. An adoption takes ADOPT_AFTER (5 s) and some more.
 	LimitUnserved = Limit{Settling: 1, Behind: 30 * time.Second, Critical: 2 * time.Minute}
-	// LimitAdopted is for a slot served by an instance that does not prefer it: covered, but
-	// without redundancy.
+	// LimitAdopted is for a slot served by an instance that does not prefer it: covered, but without redundancy.
 	LimitAdopted = Limit{Behind: 15 * time.Minute}
 	// LimitRedundancy is for a partition with an instance that was stopped and is still away. One that
 	// died is shown at once.
@@ -55,16 +53,13 @@ var (
 	LimitHeartbeat = Limit{Behind: 5 * time.Minute}
 	// LimitStanding is for a watch that stores no block while there are blocks to store.
 	LimitStanding = Limit{Behind: time.Minute, Critical: 2 * time.Minute}
-	// LimitSilent is for an instance whose reports are not committed any more; it makes one every two
-	// seconds.
+	// LimitSilent is for an instance whose reports are not committed any more; it makes one every two seconds.
 	LimitSilent = Limit{Settling: 4 * time.Second, Behind: 30 * time.Second, Critical: 2 * time.Minute}
-	// LimitHead is for the age of the newest block of the nodes, by the chain's timestamps and the database's
-	// clock.
+	// LimitHead is for the age of the newest block of the nodes, by the chain's timestamps and the database's clock.
 	LimitHead = Limit{Behind: 30 * time.Minute, Critical: time.Hour}
 	// LimitLate is for the oldest escrow that waits to be caught up.
 	LimitLate = Limit{Behind: 10 * time.Minute}
-	// LimitMixedTotals is for instances that disagree about the number of partitions; a repartition
-	// takes minutes.
+	// LimitMixedTotals is for instances that disagree about the number of partitions; a repartition takes minutes.
 	LimitMixedTotals = Limit{Behind: time.Hour}
 	// LimitUnsigned is for the oldest command that lacks nothing but a signature.
 	LimitUnsigned = Limit{Critical: 5 * time.Minute}
@@ -82,9 +77,8 @@ func LimitTarget(finality time.Duration) Limit {
 // FINALITY_LIMIT: an answer waits for finality.
 func LimitCommand(finality time.Duration) Limit { return Limit{Behind: finality} }
 
-// LimitBehind is how far an instance or the factory watch may be behind, in the chain's time
-// between the last processed block and the last processable one: a hundred blocks of Ethereum,
-// 4,800 of a chain with four per second.
+// LimitBehind is how far an instance or the factory watch may be behind, in the chain's time between the last processed
+// block and the last processable one: a hundred blocks of Ethereum, 4,800 of a chain with four per second.
 const LimitBehind = 20 * time.Minute
 
 // LimitUnverified is the same for the verifier: a thousand blocks of Ethereum.

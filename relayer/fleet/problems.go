@@ -262,10 +262,17 @@ var findings = map[string]struct{ kind, what, remedy string }{
 
 const completeABI = "complete FACTORY_ABI or ESCROW_ABI: what was missed is read again then"
 
-// judgeFindings names what was found, while it is open or new.
+// judgeFindings names what was found, while it is open or new. Who chose FINALITY=latest expects reorganisations.
 func (f *Fleet) judgeFindings(p *problems) {
+	final := names(f, func(i *Instance) bool {
+		return i.Alive && !slices.Contains([]string{"latest", "confirmations 0"}, i.Settings.Stream["FINALITY"])
+	})
 	for _, o := range f.Odd {
 		of := findings[o.Kind]
+		if o.Kind == DeepReorg && final == "" {
+			continue
+		}
+
 		p.add(of.kind, Critical, of.remedy, "%d %s, since %s UTC; the last: %s", o.Events, of.what,
 			o.Since.Format(time.DateTime), cmp.Or(o.Detail, "in the table findings"))
 	}
@@ -442,8 +449,7 @@ func (f *Fleet) judgeProgress(p *problems) {
 		"%d escrows wait to be caught up, the oldest for %s", f.Late.Escrows, f.Late.OldestAge)
 }
 
-// judgeTarget compares the blocks of the nodes with the clock: lag limits see nothing while the
-// target stands still.
+// judgeTarget compares the blocks of the nodes with the clock: lag limits see nothing while the target stands still.
 func (f *Fleet) judgeTarget(p *problems) {
 	age, head := f.Chain.TargetAge, f.Chain.HeadAge
 	switch still := LimitHead.Of(head); {
@@ -484,8 +490,7 @@ func (f *Fleet) tooLong(limit Limit, state func(*Instance) (Age, bool)) (who str
 	return who, longest
 }
 
-// factoryBehind is the chain's time between the last block of the fastest instance and that of the
-// factory watch.
+// factoryBehind is the chain's time between the last block of the fastest instance and that of the factory watch.
 func (f *Fleet) factoryBehind() (behind Age) {
 	for i := range f.alive() {
 		if i.Slots > 0 && i.Cursor > f.Chain.FactoryCursor && !f.Chain.FactoryTime.IsZero() {
@@ -607,8 +612,7 @@ func (f *Fleet) youngest() Age {
 	return age
 }
 
-// total is the number of partitions that the live instances agree on; 0 without agreement, or
-// without live instances.
+// total is the number of partitions that the live instances agree on; 0 without agreement, or without live instances.
 func (f *Fleet) total() (total int) {
 	strategy := ""
 	for i := range f.alive() {

@@ -10,8 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Sender is an account that commands act through: its row, and its open commands. Amounts are wei,
-// as decimal numbers.
+// Sender is an account that commands act through: its row, and its open commands. Amounts are wei, as decimal numbers.
 type Sender struct {
 	Address  string `json:"address"` // lower case
 	Name     string `json:"name"`    // as in the senders file of the last owner
@@ -24,8 +23,7 @@ type Sender struct {
 	InFlight    int    `json:"in_flight"`  // commands with a nonce but no answer
 	MaxInFlight int    `json:"max_in_flight"`
 	Waiting     int    `json:"waiting"` // commands without a nonce; counted up to countedCommands
-	// OldestAge is that of the oldest command that could be on its way: it has a nonce, or waits
-	// for its first look.
+	// OldestAge is that of the oldest command that could be on its way: it has a nonce, or waits for its first look.
 	OldestAge Age `json:"oldest_age_seconds" db:"-"`
 	// UnsignedAge is that of the oldest command that lacks nothing but a signature.
 	UnsignedAge Age `json:"unsigned_age_seconds" db:"-"`
@@ -79,8 +77,7 @@ type Replies struct {
 }
 
 const (
-	// countedCommands is how many waiting commands of a sender, and how many answers, are counted:
-	// about 10 ms.
+	// countedCommands is how many waiting commands of a sender, and how many answers, are counted: about 10 ms.
 	countedCommands = 10_000
 	// forgetSender is how long an idle sender without an instance is shown, for example after its
 	// key was removed from the senders files.

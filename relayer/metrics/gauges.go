@@ -21,10 +21,9 @@ import (
 // Gauges are the metrics of the instance, and of the fleet as the instance sees it. A package that
 // measures its work registers those metrics itself.
 //
-// Each value is computed at the scrape from what the instance knows then, so it is current, and it
-// exists from New on, before any database or node has answered. What only the database knows is as
-// old as the last snapshot. Once that is older than snapshotLasts, the value is unknown (NaN, which
-// matches no comparison of an alert) instead of frozen.
+// Each value is computed at the scrape from what the instance knows then, so it is current, and it exists from New on,
+// before any database or node has answered. What only the database knows is as old as the last snapshot. Once that is
+// older than snapshotLasts, the value is unknown (NaN, which matches no comparison of an alert) instead of frozen.
 //
 // Facts that must outlive their process are points in time rather than ages: an alert compares the
 // newest one of any instance with its clock. So the series of a process that is gone only grows
