@@ -13,8 +13,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/fusion-prime/escrow-relayer/partition"
 )
 
 const (
@@ -193,34 +191,6 @@ func normalize(v string) (address string, ok bool) {
 	}
 
 	return v, true
-}
-
-// slots returns the slots of the partition parameter, P or P/N; nil without one. P alone refers to
-// mine's total.
-func (p *params) slots(name string, mine partition.Partition) []int16 {
-	v := p.values.Get(name)
-	if v == "" {
-		return nil
-	}
-
-	number, total, given := strings.Cut(v, "/")
-	part := mine
-	var err error
-	if part.Number, err = strconv.Atoi(number); err == nil && given {
-		part.Total, err = strconv.Atoi(total)
-	}
-
-	if err == nil {
-		err = part.Validate()
-	}
-
-	if err != nil {
-		p.fail(bad(name, v, fmt.Sprintf("must be P or P/N with P from 0 to N-1 and N from 1 to %d (here N is %d)",
-			partition.Slots, mine.Total)))
-		return nil
-	}
-
-	return part.Preferred()
 }
 
 // cursor reads the fields of a position that encodeCursor wrote; nil without one. A cursor belongs

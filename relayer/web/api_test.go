@@ -12,8 +12,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/fusion-prime/escrow-relayer/internal/testfleet"
-	"github.com/fusion-prime/escrow-relayer/partition"
-	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
 )
 
 // read decodes an answer that must be 200.
@@ -86,24 +84,6 @@ func TestEscrows(t *testing.T) {
 	}
 
 	require.Empty(t, read[escrowPage](t, h, "/escrows?status=orphaned").Escrows)
-
-	sum := 0
-	for p := range 4 {
-		part := partition.Partition{Number: p, Total: 4, Strategy: partition.Modulo}
-		mine, _ := all(t, h, "/escrows?limit=2&partition="+strconv.Itoa(p)+"/4", escrowsOf)
-		for _, e := range mine {
-			require.True(t, part.Prefers(e.Slot))
-		}
-
-		sum += len(mine)
-	}
-
-	require.Equal(t, 30, sum)
-	ofThree, _ := all(t, h, "/escrows?partition=1&status=active", escrowsOf)
-	require.NotEmpty(t, ofThree)
-	for _, e := range ofThree {
-		require.Equal(t, 1, int(e.Slot)%3)
-	}
 }
 
 func TestEscrow(t *testing.T) {
@@ -191,20 +171,14 @@ func TestEventsOfOnePlace(t *testing.T) {
 
 func TestWhatCannotBeUnderstoodIsRefused(t *testing.T) {
 	t.Parallel()
-	s, source := bare(t, untouchable{t})
-	source.set(func(i *fleet.Self) {
-		i.Partition = partition.Partition{Number: 0, Total: 3, Strategy: partition.Modulo}
-	})
+	s, _ := bare(t, untouchable{t})
 	h := s.Handler()
 	eventCursor, escrowCursor := *encodeCursor("v", "1", "2", "x"), *encodeCursor("e", "0x")
 	for path, parameter := range map[string]string{
 		"/escrows?limit=0": "limit", "/escrows?limit=1001": "limit", "/escrows?limit=ten": "limit",
 		"/escrows?limit=-1":    "limit",
-		"/escrows?status=done": "status", "/escrows?partition=3": "partition", "/escrows?partition=3/3": "partition",
-		"/escrows?partition=0/2521": "partition",
-		"/escrows?partition=a":      "partition", "/escrows?partition=1/": "partition",
-		"/escrows?partition=-1/3": "partition",
-		"/escrows?cursor=%20":     "cursor", "/escrows?cursor=" + eventCursor: "cursor",
+		"/escrows?status=done": "status",
+		"/escrows?cursor=%20":  "cursor", "/escrows?cursor=" + eventCursor: "cursor",
 		"/escrows?statsu=active": "statsu", "/escrows?limit=1&limit=2": "limit",
 		"/escrows/" + addressOf(1) + "?x=1": "x",
 		"/events?from=-1":                   "from", "/events?from=0x10": "from", "/events?to=99999999999999999999": "to",
@@ -234,22 +208,17 @@ func TestDatabaseGone(t *testing.T) {
 }
 
 func FuzzParameters(f *testing.F) {
-	f.Add("0x"+strings.Repeat("a", 40), *encodeCursor("v", "1", "2", "x"), "1/3")
-	f.Fuzz(func(t *testing.T, address, cursor, part string) {
+	f.Add("0x"+strings.Repeat("a", 40), *encodeCursor("v", "1", "2", "x"))
+	f.Fuzz(func(t *testing.T, address, cursor string) {
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet,
-			"/?"+url.Values{"escrow": {address}, "cursor": {cursor}, "partition": {part}}.Encode(), nil)
+			"/?"+url.Values{"escrow": {address}, "cursor": {cursor}}.Encode(), nil)
 		require.NoError(t, err)
-		p := parse(r, "escrow", "cursor", "partition")
+		p := parse(r, "escrow", "cursor")
 		got := p.address("escrow")
 		q := eventQuery{}
 		q.after(p)
-		slots := p.slots("partition", partition.Partition{Total: 3, Strategy: partition.Modulo})
 		if p.err == nil && address != "" {
 			require.Len(t, got, 42)
-		}
-
-		if p.err == nil && part != "" {
-			require.NotEmpty(t, slots)
 		}
 	})
 }

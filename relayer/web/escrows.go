@@ -73,10 +73,8 @@ type owner struct {
 
 // listEscrows answers /escrows, by address.
 func (a *api) listEscrows(r *http.Request) (any, error) {
-	i := a.cfg.Source.Instance()
-	p := parse(r, "status", "partition", "cursor", "limit")
+	p := parse(r, "status", "cursor", "limit")
 	status := p.oneOf("status", "active", "released", "refunded", "orphaned")
-	slots := p.slots("partition", i.Partition)
 	limit := p.limit()
 	after := ""
 	if fields := p.cursor("e", 1); fields != nil {
@@ -91,7 +89,7 @@ func (a *api) listEscrows(r *http.Request) (any, error) {
 	}
 
 	rows, _ := a.cfg.DB.Query(r.Context(), selectEscrows, pgx.StrictNamedArgs{"chain": a.cfg.ChainID, "after": after,
-		"status": status, "slots": slots, "limit": limit + 1})
+		"status": status, "limit": limit + 1})
 	found, err := pgx.CollectRows(rows, scanEscrow)
 	if err != nil {
 		return nil, fmt.Errorf("list escrows: %w", err)
@@ -106,11 +104,10 @@ func (a *api) listEscrows(r *http.Request) (any, error) {
 	return page, nil
 }
 
-// selectEscrows reads along the primary key. The filters skip rows: N for each match of partition
-// P/N, and those of another status, because an index on the status would cost every ending a write.
+// selectEscrows reads along the primary key. The filter skips rows of another status, because an index on it would cost
+// every ending a write.
 const selectEscrows = escrowsWithRecords + `
 	where e.chain_id = @chain and e.address_key > bytes(@after) and (@status::text = '' or e.status = @status)
-		and (@slots::smallint[] is null or e.slot = any(@slots))
 	order by e.address_key limit @limit`
 
 // selectEscrow reads one.
