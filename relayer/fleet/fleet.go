@@ -32,9 +32,9 @@ type Fleet struct {
 	Strangers []Stranger `json:"strangers,omitempty"`
 	// Faults are what endpoints are set aside for, the oldest first; normally there are none.
 	Faults []Fault `json:"faults,omitempty"`
-	// Odd are findings: what followed contracts do and the ABI does not know, and the others of the last hour; normally
+	// Findings are those on what the ABI does not know, while they are open, and the others of the last hour; normally
 	// there are none.
-	Odd      []Odd     `json:"odd,omitempty"`
+	Findings []Finding `json:"findings,omitempty"`
 	Problems []Problem `json:"problems"` // what Judge says
 
 	waits  []LockedError // what its connections wait for: at most one
@@ -54,8 +54,8 @@ type Fault struct {
 	Since    time.Time `json:"since"`
 }
 
-// Odd are the findings of a kind.
-type Odd struct {
+// Finding is all that was found of one kind.
+type Finding struct {
 	Kind   string    `json:"kind"` // as in the table findings
 	Events int64     `json:"events"`
 	Since  time.Time `json:"since"`

@@ -267,7 +267,7 @@ func (f *Fleet) judgeFindings(p *problems) {
 	final := names(f, func(i *Instance) bool {
 		return i.Alive && !slices.Contains([]string{"latest", "confirmations 0"}, i.Settings.Stream["FINALITY"])
 	})
-	for _, o := range f.Odd {
+	for _, o := range f.Findings {
 		of := findings[o.Kind]
 		if o.Kind == DeepReorg && final == "" {
 			continue

@@ -48,8 +48,8 @@ func read(ctx context.Context, db DB, chainID int64, counted *Escrows) (f Fleet,
 		batch.Queue(selectOutboxSpan, chainID).QueryRow(func(row pgx.Row) error { return row.Scan(&r.outboxSpan) })
 		batch.Queue(selectLate, chainID).Query(r.late.read)
 		batch.Queue(selectFaults, chainID).Query(r.readFaults)
-		batch.Queue(selectOdd, chainID).Query(func(rows pgx.Rows) (err error) {
-			r.f.Odd, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Odd])
+		batch.Queue(selectFindings, chainID).Query(func(rows pgx.Rows) (err error) {
+			r.f.Findings, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Finding])
 			return err
 		})
 		batch.Queue(selectTrying, chainID).Query(func(rows pgx.Rows) (err error) {
@@ -265,8 +265,8 @@ func (r *rows) readFaults(rows pgx.Rows) (err error) {
 	return err
 }
 
-// selectOdd reads the open findings on what the ABI does not know, and the others of the last hour.
-const selectOdd = `
+// selectFindings reads the open findings on what the ABI does not know, and the others of the last hour.
+const selectFindings = `
 	select kind, sum(events), min(found_at) at time zone 'UTC', coalesce((array_agg(detail order by id desc))[1], '')
 	from findings
 	where chain_id = $1 and (kind in ('undecodable_event', 'unannounced_contract') and settled_at is null
