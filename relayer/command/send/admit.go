@@ -62,7 +62,9 @@ func (r *round) admit(ctx context.Context) error {
 		r.pause = minPause
 	}
 
-	return r.broadcast(ctx, stored)
+	r.broadcast(ctx, stored)
+
+	return nil
 }
 
 // signAll signs what was picked for the nonces that are next. From the first signature that fails on the commands wait.

@@ -32,6 +32,7 @@ func (r *round) advance(ctx context.Context) error {
 	}
 
 	var again, fresh []signed // recorded bytes, and new ones
+	var failed error          // of one command: the others go out, and so does what is recorded of it
 	for _, f := range r.flights {
 		if !r.open(f) { // it is mined: its time comes
 			continue
@@ -46,12 +47,12 @@ func (r *round) advance(ctx context.Context) error {
 			}
 		}
 
-		switch {
-		case errors.Is(err, errUnsigned):
-		case err != nil && !errors.Is(err, errCap):
-			return err
+		if err != nil && !errors.Is(err, errCap) && !errors.Is(err, errUnsigned) {
+			failed, plan = cmp.Or(failed, err), doBroadcast
+		}
+
 		// Without a signer the bytes that there are have to do.
-		case plan != doNothing && (r.cfg.Signer != nil || !f.CancelRequested && !f.Expired):
+		if plan != doNothing && (r.cfg.Signer != nil || !f.CancelRequested && !f.Expired) {
 			again = append(again, f.recorded())
 		}
 	}
@@ -70,7 +71,9 @@ func (r *round) advance(ctx context.Context) error {
 		}
 	}
 
-	return r.broadcast(ctx, again)
+	r.broadcast(ctx, again)
+
+	return failed
 }
 
 // recorded are the newest bytes that are stored for a command.
@@ -256,9 +259,9 @@ func (r *round) underpriced(ctx context.Context, f *flight) error {
 }
 
 // broadcast sends recorded bytes to every endpoint, in the order of their nonces.
-func (r *round) broadcast(ctx context.Context, all []signed) error {
+func (r *round) broadcast(ctx context.Context, all []signed) {
 	if len(all) == 0 || !r.cfg.Valid() {
-		return nil
+		return
 	}
 
 	slices.SortFunc(all, func(a, b signed) int { return cmp.Compare(a.f.Nonce, b.f.Nonce) })
@@ -272,15 +275,9 @@ func (r *round) broadcast(ctx context.Context, all []signed) error {
 	for i, x := range all {
 		r.out[x.attempt.Hash] = departure{r.head, time.Now()}
 		err := errors.Join(said[i]...)
-		if err == nil || slices.Contains(said[i], nil) {
-			continue
-		}
-
-		if !r.unsigned.Lately(err, time.Now(), sayAgain) {
+		if err != nil && !slices.Contains(said[i], nil) && !r.unsigned.Lately(err, time.Now(), sayAgain) {
 			r.log.WarnContext(ctx, "no endpoint took a transaction, it is sent again", slog.String("command", x.f.CommandID),
 				slog.String("tx", x.attempt.Hash.Hex()), slog.Any("err", err))
 		}
 	}
-
-	return nil
 }

@@ -265,6 +265,24 @@ func TestARefusalIsOfOneCommand(t *testing.T) {
 	require.Positive(t, reworded.Hits())
 }
 
+// What goes out again needs nothing of the nodes: where none tells the fees, what a pool has lost is sent as it is.
+func TestSentAgainWithoutFees(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, startSim(t))
+	node, source := w.faulty()
+	forgets, nodes := node.Inject(faults.Fault{Mode: faults.SendForgotten}), send.NewNodes(source)
+	w.start(func(c *send.Config) { c.Chain, c.BumpBlocks = nodes, 1 })
+	id := w.accept(w.command(command.Approve, w.escrow(1, 0), nil))
+	require.Eventually(t, func() bool { return forgets.Hits() > 0 }, patience, 10*time.Millisecond)
+	for _, method := range []string{"eth_feeHistory", "eth_gasPrice"} {
+		node.Inject(faults.Fault{Mode: faults.Without, Words: method})
+	}
+
+	w.mine(1) // it is to be replaced
+	forgets.Remove()
+	w.await(id, true, command.Done)
+}
+
 // hanging is a node before the chain's that never answers a call of one contract, nor what is asked together with it.
 func (w *world) hanging(contract common.Address) (url string) {
 	w.t.Helper()
