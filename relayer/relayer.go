@@ -170,7 +170,7 @@ func (r *Relayer) Run(ctx context.Context, front *web.Front) (err error) {
 	g.Go(func() error { return server.Run(outer) })
 	// These run during the start too, so that the metrics and /readyz are true while it waits.
 	g.Go(func() error { return r.source.Run(outer) })
-	g.Go(func() error { return r.gauges.Follow(outer, r.db.Pool, reader, r.ledger, r.condition.database.set) })
+	g.Go(func() error { return r.gauges.Follow(outer, r.db.Pool, reader, r.condition.database.set) })
 	g.Go(func() error { return r.reports(outer) })
 	g.Go(func() error { return r.reportProgress(outer) })
 	g.Go(func() error {

@@ -169,7 +169,7 @@ func TestAProxiedFactoryIsUpgraded(t *testing.T) {
 	w.tells(made[0], "EscrowDeployed", "Approved", "EscrowReleased")
 	require.Eventually(t, func() bool {
 		m, err := w.fleet["r0"].Metrics(t.Context())
-		return err == nil && m.Sum("relayer_last_finding_timestamp_seconds", "kind", "unannounced_contract") > 0
+		return err == nil && m.Sum("relayer_problem", "kind", "unknown_events") > 0
 	}, 2*time.Minute, 100*time.Millisecond, "unknown_events looks at it")
 	code, out := w.operator(env, "status")
 	require.Equal(t, exitNo, code)

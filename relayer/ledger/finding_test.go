@@ -2,7 +2,6 @@ package ledger_test
 
 import (
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -14,28 +13,17 @@ import (
 func TestFindingsAreRemembered(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
-	last, err := w.led.LastFindings(t.Context())
-	require.NoError(t, err)
-	require.Empty(t, last)
-
 	w.discover(0)
 	w.process(0)
 	w.discover(0, deployed(1, 2, 0, 10))
 	w.process(0, approved(1, 2, 1, 11))
-	_, err = w.led.Rollback(t.Context(), w.slots, ledger.Position{Next: 2, Hash: blockHash(0, 1)})
+	_, err := w.led.Rollback(t.Context(), w.slots, ledger.Position{Next: 2, Hash: blockHash(0, 1)})
 	require.NoError(t, err)
 	v, err := w.led.Verifiable(t.Context())
 	require.NoError(t, err)
 	_, err = w.led.Repair(t.Context(), 1, v, v.From-1, nil, nil,
 		ledger.Finding{Kind: ledger.ExtraEvent, Block: 7, Events: 3})
 	require.NoError(t, err)
-	last, err = w.led.LastFindings(t.Context())
-	require.NoError(t, err)
-	for _, kind := range []string{ledger.DeepReorg, ledger.ExtraEvent} {
-		require.WithinDuration(t, time.Now(), last[kind], time.Hour, kind)
-	}
-
-	require.NotContains(t, last, ledger.MissingEvent)
 	require.Equal(t, []string{"deep_reorg 1 2", "extra_event 7 3"},
 		w.Column(`select kind || ' ' || block_number || ' ' || events from findings order by id`))
 

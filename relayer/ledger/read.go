@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"time"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/jackc/pgx/v5"
@@ -225,27 +224,6 @@ func (l *Ledger) addresses(ctx context.Context, query string, addresses []common
 	}
 
 	return set, nil
-}
-
-// selectLastFindings reads the time of the last finding of each kind.
-const selectLastFindings = `
-    select kind, max(found_at) from findings where chain_id = $1 group by kind
-    union all
-    select $2, max(since) from endpoint_faults where chain_id = $1 having count(*) > 0`
-
-// LastFindings returns when each kind was found last, by the database's clock; kinds without a
-// finding are left out.
-func (l *Ledger) LastFindings(ctx context.Context) (map[string]time.Time, error) {
-	last := map[string]time.Time{}
-	rows, _ := l.cfg.DB.Query(ctx, selectLastFindings, l.cfg.ChainID, EndpointFault)
-	var kind string
-	var at time.Time
-	_, err := pgx.ForEachRow(rows, []any{&kind, &at}, func() error { last[kind] = at; return nil })
-	if err != nil {
-		return nil, fmt.Errorf("read the last findings of chain %d: %w", l.cfg.ChainID, err)
-	}
-
-	return last, nil
 }
 
 // ReplayCount is the size of a replay.

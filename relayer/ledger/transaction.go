@@ -93,8 +93,6 @@ const (
 	// the factory announced escrows that are already registered: the EscrowDeployed is stored but
 	// not published
 	AnnouncedAgain = "announced_again"
-	// an endpoint is set aside; its row is in endpoint_faults
-	EndpointFault = "endpoint_fault"
 	// followed contracts have emitted logs under our topics that the ABI does not decode
 	UndecodableEvent = "undecodable_event"
 	// factories have created contracts that no event of the ABI announces
@@ -108,10 +106,6 @@ type Finding struct {
 	Events int
 	Detail string // where it takes more than a block to find it
 }
-
-// FindingKinds lists them.
-var FindingKinds = []string{DeepReorg, MissingEvent, ExtraEvent, AnnouncedAgain, UndecodableEvent, UnannouncedContract,
-	EndpointFault}
 
 const insertFinding = `
 	insert into findings (chain_id, kind, block_number, events, detail) values ($1, $2, $3, $4, nullif($5, ''))`

@@ -15,7 +15,6 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/chain"
 	"github.com/fusion-prime/escrow-relayer/relayer/database"
 	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
-	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
 )
 
 // Gauges are the metrics of the instance, and of the fleet as the instance sees it. A package that
@@ -48,9 +47,8 @@ type Own struct {
 
 // snapshot is the database's view of the whole chain at one moment.
 type snapshot struct {
-	at       time.Time
-	fleet    fleet.Fleet
-	findings map[string]time.Time
+	at    time.Time
+	fleet fleet.Fleet
 }
 
 // snapshotLasts is how long a snapshot stays valid without a later one.
@@ -87,8 +85,6 @@ var (
 	elections = describe("leader_election_count", "Changes of leader since the database was made.")
 	problem   = describe("relayer_problem", "1 while the page shows a problem of this kind and severity.", "kind", "severity",
 		"runbook")
-	findings = describe("relayer_last_finding_timestamp_seconds",
-		"When something that a person must hear of was found last, by the database; 0: never.", "kind")
 	connections = describe("relayer_db_connections", "Connections of the pool by state.", "state")
 )
 
@@ -222,7 +218,6 @@ func (g *Gauges) Describe(ch chan<- *prometheus.Desc) {
 	}
 
 	ch <- elections
-	ch <- findings
 	ch <- problem
 	ch <- connections
 }
@@ -245,15 +240,6 @@ func (g *Gauges) Collect(ch chan<- prometheus.Metric) {
 
 	s.problems(report)
 	ch <- prometheus.MustNewConstMetric(elections, prometheus.CounterValue, g.elections())
-
-	for _, kind := range ledger.FindingKinds {
-		v := math.NaN()
-		if s.snapshot != nil {
-			v = unix(s.snapshot.findings[kind])
-		}
-
-		report(findings, v, kind)
-	}
 
 	used, idle, most := 0.0, 0.0, 0.0
 	if pool := g.pool.Load(); pool != nil {
@@ -380,18 +366,14 @@ const snapshotEvery = 5 * time.Second
 
 // Follow takes snapshots of the fleet until ctx ends, from the start of the process, and tells how each went. A
 // database without our tables answers but has no data: it awaits its first migration.
-func (g *Gauges) Follow(ctx context.Context, pool *pgxpool.Pool, reader *fleet.Reader, led *ledger.Ledger,
-	went func(error)) error {
+func (g *Gauges) Follow(ctx context.Context, pool *pgxpool.Pool, reader *fleet.Reader, went func(error)) error {
 	ticker := time.NewTicker(snapshotEvery)
 	defer ticker.Stop()
 	g.pool.Store(pool)
 	for {
 		s := &snapshot{}
 		err := database.Within(ctx, snapshotEvery, func(ctx context.Context) (err error) {
-			if s.fleet, err = reader.Read(ctx); err == nil {
-				s.findings, err = led.LastFindings(ctx)
-			}
-
+			s.fleet, err = reader.Read(ctx)
 			return err
 		})
 		if ctx.Err() != nil {

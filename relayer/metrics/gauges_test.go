@@ -12,7 +12,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
-	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
 )
 
 // fresh are the gauges of an instance that knows nothing of itself.
@@ -41,8 +40,7 @@ func values(t *testing.T, reg *prometheus.Registry) map[string]float64 {
 // What the database said counts for as long as it may be true, and is then unknown rather than frozen.
 func TestGaugesOfTheChainGoUnknown(t *testing.T) {
 	g, reg := fresh()
-	found := time.Now().Add(-time.Hour)
-	l := &snapshot{at: time.Now(), findings: map[string]time.Time{ledger.DeepReorg: found}}
+	l := &snapshot{at: time.Now()}
 	l.fleet.Slots.Unserved, l.fleet.Leader = 7, fleet.Leader{Held: true, Epoch: 3}
 
 	g.snapshot.Store(l)
@@ -56,34 +54,6 @@ func TestGaugesOfTheChainGoUnknown(t *testing.T) {
 	g.snapshot.Store(&stale)
 	require.True(t, math.IsNaN(values(t, reg)["relayer_slots_unserved"]))
 	require.InDelta(t, 3, g.elections(), 0, "a counter does not go back")
-}
-
-// The findings of the database are told with their moment, each kind from the start.
-func TestGaugesOfFindings(t *testing.T) {
-	g, reg := fresh()
-	found := time.Unix(1_795_000_000, 0)
-	g.snapshot.Store(&snapshot{at: time.Now(), findings: map[string]time.Time{ledger.DeepReorg: found}})
-	families, err := reg.Gather()
-	require.NoError(t, err)
-	got := map[string]float64{}
-	for _, f := range families {
-		if f.GetName() != "relayer_last_finding_timestamp_seconds" {
-			continue
-		}
-
-		for _, m := range f.GetMetric() {
-			for _, l := range m.GetLabel() {
-				if l.GetName() == "kind" {
-					got[l.GetValue()] = m.GetGauge().GetValue()
-				}
-			}
-		}
-	}
-
-	require.Equal(t, map[string]float64{ledger.DeepReorg: 1_795_000_000, ledger.MissingEvent: 0,
-		ledger.ExtraEvent: 0, ledger.AnnouncedAgain: 0,
-		ledger.UndecodableEvent: 0, ledger.UnannouncedContract: 0,
-		ledger.EndpointFault: 0}, got)
 }
 
 // There are chains whose blocks are ahead of the clock: that is no lag below zero.
