@@ -507,6 +507,7 @@ func TestFindingsAreTold(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []string{fleet.DeepReorg, fleet.UnknownEvents}, kinds(f.Problems))
 	require.Contains(t, f.Problems[0].Text, "3 stored events were retracted: a reorganisation below FINALITY, since ")
+	require.Equal(t, "Events were published wrongly, or not: act now", fleet.Headline(f.Problems))
 	for _, p := range f.Problems {
 		require.Equal(t, fleet.Critical, p.Severity)
 	}

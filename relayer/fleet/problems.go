@@ -31,6 +31,7 @@ type Effect string
 const (
 	Blind  Effect = "blind"  // their state is unknown, since the database does not answer
 	Stops  Effect = "stops"  // new ones are not stored
+	Wrong  Effect = "wrong"  // some were published that should not be, or are missing
 	Delays Effect = "delays" // some events are stored or published late
 )
 
@@ -90,7 +91,7 @@ const (
 	OldReplies      = "old_replies"
 )
 
-// Runbooks is the address of the runbooks; the alerts link to the same pages.
+// Runbooks is the address of the runbooks.
 const Runbooks = "https://github.com/fusion-prime/escrow-relayer/blob/main/deploy/runbooks/"
 
 // effectOf is the effect of each kind; the other kinds leave the events unaffected so far.
@@ -99,7 +100,7 @@ var effectOf = map[string]Effect{
 	DatabaseRefuses: Stops, StillChain: Stops, InstanceFault: Delays,
 	NoLeader: Delays, HungLeader: Delays, UnservedSlots: Delays, Standing: Delays, FactoryBehind: Delays,
 	OldOutbox: Delays, LateEscrows: Delays, FutureStart: Stops, StillFinality: Stops,
-	UnknownEvents: Delays,
+	UnknownEvents: Delays, NotPublished: Wrong, MissedEvents: Wrong, ExtraEvents: Wrong, DeepReorg: Wrong,
 }
 
 // Effect of the problem.

@@ -7,9 +7,8 @@ import (
 	"github.com/fusion-prime/escrow-relayer/partition"
 )
 
-// Self is the state of one instance at one moment, as it knows itself. The zero value is an
-// instance that has just started. Fields that /status reports in another form, or omits, are marked
-// json:"-".
+// Self is the state of one instance at one moment, as it knows itself. The zero value is an instance that has just
+// started. Fields that /status reports in another form, or omits, are marked json:"-".
 type Self struct {
 	ID        string              `json:"id"`
 	Build     Build               `json:"-"`

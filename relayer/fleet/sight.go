@@ -41,8 +41,8 @@ var headlines = []struct {
 	effect Effect
 	what   string
 }{
-	{Blind, "The database does not answer"}, {Stops, "Nothing new is stored"}, {Delays, "Events are delayed"},
-	{"", "The fleet copes"},
+	{Blind, "The database does not answer"}, {Stops, "Nothing new is stored"},
+	{Wrong, "Events were published wrongly, or not"}, {Delays, "Events are delayed"}, {"", "The fleet copes"},
 }
 
 // Headline summarizes problems, the worst first, in one line: what happens to the events, and how
@@ -81,8 +81,7 @@ func Headline(all []Problem) string {
 	return "The fleet is settling"
 }
 
-// judgeSelf judges what this instance lacks: its database, its session, its nodes, or the ability
-// to store.
+// judgeSelf judges what this instance lacks: its database, its session, its nodes, or the ability to store.
 func (s *Sight) judgeSelf(p *problems) {
 	i := s.Self
 	switch {

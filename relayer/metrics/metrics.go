@@ -18,8 +18,7 @@ import (
 	"github.com/prometheus/common/expfmt"
 )
 
-// Aliases are the conforming names (https://prometheus.io/docs/practices/naming) of the metrics
-// with historical ones.
+// Aliases are the conforming names (https://prometheus.io/docs/practices/naming) of the metrics with historical ones.
 var Aliases = map[string]string{
 	"relayer_blocks_processed":   "relayer_blocks_processed_total",
 	"relayer_events_published":   "relayer_events_published_total",
@@ -91,10 +90,9 @@ func (g withAliases) Gather() ([]*dto.MetricFamily, error) {
 	return all, err
 }
 
-// openNames preserves the names of counters. OpenMetrics requires that a counter's name ends in
-// _total, and the encoder appends it: a dashboard would lose the series as soon as its Prometheus
-// negotiates OpenMetrics. A counter with another name is therefore served as a metric of unknown
-// type.
+// openNames preserves the names of counters. OpenMetrics requires that a counter's name ends in _total, and the encoder
+// appends it: a dashboard would lose the series as soon as its Prometheus negotiates OpenMetrics. A counter with
+// another name is therefore served as a metric of unknown type.
 type openNames struct{ from prometheus.Gatherer }
 
 // Gather implements prometheus.Gatherer.
