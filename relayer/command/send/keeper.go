@@ -29,7 +29,6 @@ type Keeper struct {
 	DayFees   *big.Int         // wei: of all releases of a UTC day
 	Payers    []common.Address // only theirs; empty: everybody's
 	Every     time.Duration    // between two looks; 0 means a minute
-	Batch     int              // commands that may be open at once; 0 means 64
 
 	looked time.Time // of its sender's goroutine alone
 }
@@ -155,7 +154,7 @@ func (k *Keeper) propose(ctx context.Context, s *shared, now int64) error {
 	return err
 }
 
-// room is how many commands may be made now: as many as leave Batch open at most, and as the
+// room is how many commands may be made now: as many as leave 64 open at most, and as the
 // day's budget pays for.
 func (k *Keeper) room(ctx context.Context, tx pgx.Tx, s *store) (int, error) {
 	var open int
@@ -164,7 +163,7 @@ func (k *Keeper) room(ctx context.Context, tx pgx.Tx, s *store) (int, error) {
 		return 0, err
 	}
 
-	limit := max(cmp.Or(k.Batch, 64)-open, 0)
+	limit := max(64-open, 0)
 	affordable := new(big.Int).Sub(k.DayFees, spent.Int)
 	if affordable.Div(affordable, k.MaxFee).Cmp(big.NewInt(int64(limit))) < 0 {
 		limit = int(affordable.Int64())

@@ -120,15 +120,21 @@ func (s *store) locked(ctx context.Context, what string, options pgx.TxOptions,
 	return nil
 }
 
-// exec is write with one statement. It returns how many rows that changed.
-func (s *store) exec(ctx context.Context, what, statement string, args pgx.StrictNamedArgs) (changed int64, err error) {
+// exec is write with one statement. It reports whether that changed anything.
+func (s *store) exec(ctx context.Context, what, statement string, args pgx.StrictNamedArgs) (changed bool, err error) {
 	err = s.write(ctx, what, func(ctx context.Context, tx pgx.Tx, _ *account) error {
 		tag, err := tx.Exec(ctx, statement, s.args(args))
-		changed = tag.RowsAffected()
+		changed = tag.RowsAffected() > 0
 		return err
 	})
 
 	return changed, err
+}
+
+// set is exec where it does not matter whether there was anything to change.
+func (s *store) set(ctx context.Context, what, statement string, args pgx.StrictNamedArgs) error {
+	_, err := s.exec(ctx, what, statement, args)
+	return err
 }
 
 // args are the arguments that every statement has, and more.
@@ -214,9 +220,7 @@ const setFirstNonce = `
 
 // adoptFirst sets the nonce of a sender before its first owner.
 func (s *store) adoptFirst(ctx context.Context, nonce uint64) error {
-	_, err := s.exec(ctx, "adopt the first nonce", setFirstNonce, pgx.StrictNamedArgs{"nonce": nonce})
-
-	return err
+	return s.set(ctx, "adopt the first nonce", setFirstNonce, pgx.StrictNamedArgs{"nonce": nonce})
 }
 
 const setHalted = `
@@ -227,9 +231,7 @@ const setHalted = `
 // halt stops the sender. Where it names a stranger's transaction, an operator has to look; else it may end by itself.
 // next is the next nonce that the halt was judged by: one that an operator has adopted since makes it obsolete.
 func (s *store) halt(ctx context.Context, next uint64, reason, stranger string) (changed bool, err error) {
-	n, err := s.exec(ctx, "halt", setHalted, pgx.StrictNamedArgs{"next": next, "reason": reason, "stranger": stranger})
-
-	return n > 0, err
+	return s.exec(ctx, "halt", setHalted, pgx.StrictNamedArgs{"next": next, "reason": reason, "stranger": stranger})
 }
 
 const setResumed = `
@@ -238,9 +240,7 @@ const setResumed = `
 
 // resume ends a halt with a reason that is gone.
 func (s *store) resume(ctx context.Context) error {
-	_, err := s.exec(ctx, "resume", setResumed, nil)
-
-	return err
+	return s.set(ctx, "resume", setResumed, nil)
 }
 
 const setChecked = `
@@ -249,9 +249,7 @@ const setChecked = `
 
 // checked notes the block up to which receipts were read.
 func (s *store) checked(ctx context.Context, block uint64, balance *big.Int) error {
-	_, err := s.exec(ctx, "note the block", setChecked, pgx.StrictNamedArgs{"block": block, "balance": wei{balance}})
-
-	return err
+	return s.set(ctx, "note the block", setChecked, pgx.StrictNamedArgs{"block": block, "balance": wei{balance}})
 }
 
 // selectWaiting reads what is due. Requesters take turns: the first command of each, then the second ones.
@@ -340,14 +338,12 @@ func (s *store) hold(ctx context.Context, holds []hold) error {
 		return nil
 	}
 
-	_, err := s.exec(ctx, "hold commands", setHeld, pgx.StrictNamedArgs{
+	return s.set(ctx, "hold commands", setHeld, pgx.StrictNamedArgs{
 		"ids":     column.Of(holds, func(h *hold) string { return h.id }),
 		"codes":   column.Of(holds, func(h *hold) string { return h.code }),
 		"details": column.Of(holds, func(h *hold) string { return h.detail }),
 		"pauses":  column.Of(holds, func(h *hold) int64 { return h.pause.Milliseconds() }),
 	})
-
-	return err
 }
 
 // lockForAttempts says which commands may have another attempt of which purpose: a call only while
@@ -491,8 +487,6 @@ const setCode = `
 
 // note says what keeps a command under way.
 func (s *store) note(ctx context.Context, id, code, detail string) (changed bool, err error) {
-	n, err := s.exec(ctx, "note why a command waits", setCode,
+	return s.exec(ctx, "note why a command waits", setCode,
 		pgx.StrictNamedArgs{"id": id, "code": code, "detail": detail})
-
-	return n > 0, err
 }
