@@ -315,8 +315,14 @@ func (w *world) answer(id common.Hash) command.Answer {
 	return a
 }
 
-// ahead is how many blocks the chain may be mined ahead of the ledger: nodes keep the state after 128.
-const ahead = 64
+// mineAhead mines a block, unless the ledger is so far behind that nodes might have thrown away the state that is
+// needed: they keep that of 128 blocks.
+func (w *world) mineAhead() {
+	w.t.Helper()
+	if w.head()-w.int(`select next_block from leadership`) < 64 {
+		w.mine(1)
+	}
+}
 
 // await mines blocks, if told so, until the command is in one of the states.
 func (w *world) await(id common.Hash, mining bool, states ...command.State) command.Answer {
@@ -328,8 +334,8 @@ func (w *world) await(id common.Hash, mining bool, states ...command.State) comm
 			return true
 		}
 
-		if mining && w.head()-w.int(`select next_block from leadership`) < ahead {
-			w.mine(1)
+		if mining {
+			w.mineAhead()
 		}
 
 		return false

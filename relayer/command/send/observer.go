@@ -3,6 +3,7 @@ package send
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -62,7 +63,8 @@ func (t *tenure) final(look *Look, head, target uint64) {
 // observe brings what is known of the chain up to date with as few requests as there is reason for:
 // none for a sender that has nothing to do; one per block while transactions wait to be mined; and
 // everything when something may have become final, when nonces are to be given out, and every LookEvery, to
-// notice another user of the key. A look at everything changes what the database says, which is read again.
+// notice another user of the key. A look at everything changes what the database says, which is read again. Where it
+// fails, what is under way goes on by what the one before has shown.
 func (r *round) observe(ctx context.Context) (err error) {
 	if !r.view.Ready || r.account.LedgerHash == "" {
 		r.pause = idlePause
@@ -89,6 +91,8 @@ func (r *round) observe(ctx context.Context) (err error) {
 
 	if err == nil && changes {
 		err = r.load(ctx)
+	} else if err != nil && r.looked.Ready && !errors.Is(err, ErrFenced) { // what is recorded needs no look
+		err = errors.Join(err, r.advance(ctx))
 	}
 
 	if r.account.NextNonce == nil {
@@ -128,6 +132,7 @@ func (r *round) look(ctx context.Context) error {
 		return err
 	}
 
+	r.latest(look.Latest, r.view.Head, r.flights)
 	if !everyone {
 		look.Delegated = r.seen.Delegated // is asked for with everyone
 	}
@@ -155,7 +160,6 @@ func (r *round) look(ctx context.Context) error {
 	}
 
 	r.looked, r.lookedAt, r.seen = r.view, r.account.Now, look
-	r.latest(look.Latest, r.view.Head, r.flights)
 
 	return nil
 }

@@ -283,6 +283,32 @@ func TestSentAgainWithoutFees(t *testing.T) {
 	w.await(id, true, command.Done)
 }
 
+// Nor does it need the receipts of what is mined: where no node gives them, the next nonce goes out again all the same.
+func TestSentAgainWithoutReceipts(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, startSim(t))
+	node, source := w.faulty()
+	nodes := send.NewNodes(source)
+	one, other := w.escrow(1, 0), w.escrow(1, 0)
+	var log *said
+	w.start(func(c *send.Config) {
+		c.Chain, c.ResendEvery, log = nodes, 20*time.Millisecond, listen(c, "sender round failed, retrying")
+	})
+	first := w.accept(w.command(command.Approve, one, nil))
+	w.awaitBroadcast(first)
+	refuses := node.Inject(faults.Fault{Mode: faults.Refused, Method: "eth_getTransactionReceipt", Words: "not now"})
+	forgets := node.Inject(faults.Fault{Mode: faults.SendForgotten})
+	second := w.accept(w.command(command.Approve, other, nil))
+	require.Eventually(t, func() bool { return forgets.Hits() > 0 }, patience, 10*time.Millisecond)
+	require.Eventually(t, func() bool { w.mineAhead(); return log.count.Load() > 0 }, patience, 10*time.Millisecond)
+	forgets.Remove()
+	require.Eventually(t, func() bool { w.mineAhead(); return len(w.sent()) == 2 }, patience, 10*time.Millisecond)
+	refuses.Remove()
+	for _, id := range []common.Hash{first, second} {
+		w.await(id, true, command.Done)
+	}
+}
+
 // hanging is a node before the chain's that never answers a call of one contract, nor what is asked together with it.
 func (w *world) hanging(contract common.Address) (url string) {
 	w.t.Helper()
