@@ -495,7 +495,7 @@ func theOutages() []outage {
 			name: "node of one chain of ten down",
 			pages: map[string]time.Duration{fleet.OwnNode: fleet.LimitNode.Critical, fleet.NoNode: fleet.LimitNode.Critical,
 				"RelayerNoLeader": fleet.LimitNoLeader.Critical},
-			may:    map[string]string{"RelayerEndpointDown": lasting},
+			may:    map[string]string{"RelayerEndpointDown": lasting, "RelayerRPCErrors": lasting},
 			beside: 9,
 			begin:  func(f *outageFleet) (func() error, error) { return f.node.Cut(), nil },
 		},
