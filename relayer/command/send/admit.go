@@ -267,6 +267,9 @@ func (t *triage) tried(w *waiting, c Call, r Simulation) {
 	case r.Reverts != nil:
 		t.reverts(w, r.Reverts, r.AtHead)
 		return
+	case r.Gas > maxGas:
+		t.reverts(w, &Revert{Reason: fmt.Sprintf("it needs %d gas, and a transaction may have %d", r.Gas, maxGas)}, true)
+		return
 	}
 
 	switch made := common.BytesToAddress(r.Output); {
@@ -319,13 +322,15 @@ func (t *triage) reverts(w *waiting, r *Revert, atHead bool) {
 	}
 }
 
+// maxGas is what one transaction may have (EIP-7825).
+const maxGas = 1 << 24
+
 // gasLimit leaves room above an estimate: the last approval also releases if the time has come
-// meanwhile, and a payee's contract may do more then. It stays below what one transaction may have
-// (EIP-7825).
+// meanwhile, and a payee's contract may do more then.
 func gasLimit(kind command.Kind, estimate uint64) uint64 {
 	extra := map[command.Kind]uint64{command.Approve: 150_000, command.Release: 50_000, command.Refund: 50_000,
 		command.Create: 100_000}[kind]
-	return min(estimate+estimate/4+extra, 1<<24)
+	return min(estimate+estimate/4+extra, maxGas)
 }
 
 // Pauses between two looks at a command that has to wait: they double from HoldFor.

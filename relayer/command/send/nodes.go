@@ -293,14 +293,9 @@ func (n *Nodes) apart(ctx context.Context, target Block, calls []Call, all []Sim
 // simulate tries calls at the target, and then, at the head, those that went through. Where no node tells of the
 // target, as full nodes keep the state after some 128 blocks, all of it is tried at the head, and stays provisional.
 func (n *Nodes) simulate(ctx context.Context, target Block, calls []Call, all []Simulation) error {
-	transactions := make([]map[string]any, len(calls))
-	for i, c := range calls {
-		transactions[i] = c.transaction()
-	}
-
-	err := n.try(ctx, &target, calls, transactions, all)
+	err := n.try(ctx, &target, calls, all)
 	if err != nil && !errors.Is(err, ErrBranch) {
-		err = n.try(ctx, nil, calls, transactions, all)
+		err = n.try(ctx, nil, calls, all)
 	}
 
 	if err != nil {
@@ -354,8 +349,7 @@ func (c *Call) priced() map[string]any {
 }
 
 // try tries calls at the target, which the node shows in the same batch; nil: at the head.
-func (n *Nodes) try(ctx context.Context, target *Block, calls []Call, transactions []map[string]any,
-	all []Simulation) error {
+func (n *Nodes) try(ctx context.Context, target *Block, calls []Call, all []Simulation) error {
 	var shown *header
 	var at any = "latest"
 	if target != nil {
@@ -373,7 +367,7 @@ func (n *Nodes) try(ctx context.Context, target *Block, calls []Call, transactio
 	questions := make([]*question, 0, 2*len(calls)+1)
 	for i, c := range calls {
 		questions = append(questions, about(&codes[i], "eth_getCode", c.To, at),
-			about(&outputs[i], "eth_call", transactions[i], at))
+			about(&outputs[i], "eth_call", c.transaction(), at))
 	}
 
 	if err := n.ask(ctx, append(questions, stands)...); err != nil || stands.err != nil {

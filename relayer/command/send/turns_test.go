@@ -12,6 +12,7 @@ import (
 	"github.com/ethereum/go-ethereum/core/types"
 	"github.com/stretchr/testify/require"
 
+	"github.com/fusion-prime/escrow-relayer/internal/faults"
 	"github.com/fusion-prime/escrow-relayer/internal/testchain"
 	"github.com/fusion-prime/escrow-relayer/internal/testchain/contracts"
 	"github.com/fusion-prime/escrow-relayer/relayer/command"
@@ -166,4 +167,23 @@ func TestAPayeeThatSeesThePrice(t *testing.T) {
 	require.Len(t, w.sent(), 1)
 	require.Equal(t, 0, w.int(`select count(*) from commands where state = 'reverted'`))
 	require.Positive(t, w.int(`select count(*) from commands where state = 'refused' and code = 'would_revert'`))
+}
+
+// What needs more gas than a transaction may have is not sent with less: it would fail, and cost all of that.
+func TestWhatNeedsTooMuchGas(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, startSim(t))
+	node, source := w.faulty()
+	node.Inject(faults.Fault{Mode: faults.Rewritten, Rewrite: func(method, result string) string {
+		if method == "eth_estimateGas" {
+			return `"0x1312d00"`
+		}
+
+		return result
+	}})
+	nodes := send.NewNodes(source)
+	w.start(func(c *send.Config) { c.Chain = nodes })
+	w.awaitHeld(w.accept(w.command(command.Approve, w.escrow(1, 0), nil)),
+		"it needs 20000000 gas, and a transaction may have 16777216")
+	require.Empty(t, w.sent())
 }
