@@ -146,8 +146,7 @@ func (g *generator) schema(t reflect.Type) map[string]any {
 // properties adds the fields of a struct, without those that an outer one has already.
 func (g *generator) properties(t reflect.Type, into *object) {
 	var embedded []reflect.Type
-	for i := range t.NumField() {
-		f := t.Field(i)
+	for f := range t.Fields() {
 		name, options, _ := strings.Cut(f.Tag.Get("json"), ",")
 		switch {
 		case f.Anonymous && f.Type.Kind() == reflect.Pointer:
