@@ -37,8 +37,8 @@ type Chain interface {
 	View() View
 	// Changed is closed when View may have changed.
 	Changed() <-chan struct{}
-	// Latest is the nonce of an account after the newest block.
-	Latest(ctx context.Context, account common.Address) (uint64, error)
+	// Latest is the nonce of an account after the newest block. That it is above `before` a node of the branch says.
+	Latest(ctx context.Context, account common.Address, before uint64, branch Block) (uint64, error)
 	// Look reads an account. With everyone it asks all nodes: for the highest nonces that any knows, and the lowest
 	// one after the target.
 	Look(ctx context.Context, account common.Address, target uint64, everyone bool) (Look, error)

@@ -168,11 +168,27 @@ type header struct {
 const transactionCount = "eth_getTransactionCount"
 
 // Latest is Chain's.
-func (n *Nodes) Latest(ctx context.Context, account common.Address) (uint64, error) {
+func (n *Nodes) Latest(ctx context.Context, account common.Address, before uint64, branch Block) (uint64, error) {
 	var nonce quantity
 	err := n.askAll(ctx, about(&nonce, transactionCount, account, "latest"))
+	if err == nil && nonce.uint64() > before {
+		err = n.askAll(ctx, about(&nonce, transactionCount, account, "latest"), stands(branch))
+	}
 
 	return nonce.uint64(), err
+}
+
+// stands asks whether a node is on a branch; of one that is not, nothing that is asked with it is an answer.
+func stands(branch Block) *question {
+	var shown *header
+
+	return about(&shown, "eth_getBlockByNumber", hexutil.Uint64(branch.Number), false).checked(func() error {
+		if !branch.is(shown) {
+			return branch.elsewhere()
+		}
+
+		return nil
+	})
 }
 
 // Look is Chain's.
@@ -350,19 +366,11 @@ func (c *Call) priced() map[string]any {
 
 // try tries calls at the target, which the node shows in the same batch; nil: at the head.
 func (n *Nodes) try(ctx context.Context, target *Block, calls []Call, all []Simulation) error {
-	var shown *header
-	var at any = "latest"
+	shown, at := about(nil, "eth_blockNumber"), any("latest")
 	if target != nil {
-		at = hexutil.Uint64(target.Number)
+		shown, at = stands(*target), hexutil.Uint64(target.Number)
 	}
 
-	stands := about(&shown, "eth_getBlockByNumber", at, false).checked(func() error {
-		if target != nil && !target.is(shown) {
-			return target.elsewhere()
-		}
-
-		return nil
-	})
 	codes, outputs := make([]hexutil.Bytes, len(calls)), make([]hexutil.Bytes, len(calls))
 	questions := make([]*question, 0, 2*len(calls)+1)
 	for i, c := range calls {
@@ -370,8 +378,8 @@ func (n *Nodes) try(ctx context.Context, target *Block, calls []Call, all []Simu
 			about(&outputs[i], "eth_call", c.transaction(), at))
 	}
 
-	if err := n.ask(ctx, append(questions, stands)...); err != nil || stands.err != nil {
-		return cmp.Or(err, stands.err)
+	if err := n.ask(ctx, append(questions, shown)...); err != nil || shown.err != nil {
+		return cmp.Or(err, shown.err)
 	}
 
 	for i, c := range calls {
@@ -538,7 +546,7 @@ func (n *Nodes) receipts(ctx context.Context, target Block, hashes []common.Hash
 		})
 	}
 
-	if err := n.askAll(ctx, questions...); err != nil {
+	if err := n.askAll(ctx, append(questions, stands(target))...); err != nil {
 		return nil, err
 	}
 

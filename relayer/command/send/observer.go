@@ -73,7 +73,7 @@ func (r *round) observe(ctx context.Context) (err error) {
 
 	if !r.wantsLook() && len(r.flights) > 0 && r.view.Head != r.head {
 		var nonce uint64
-		if nonce, err = r.cfg.Chain.Latest(ctx, r.address); err == nil {
+		if nonce, err = r.cfg.Chain.Latest(ctx, r.address, r.seen.Latest, r.account.target()); err == nil {
 			r.latest(nonce, r.view.Head, r.flights)
 		}
 	}

@@ -283,8 +283,13 @@ func (b *balanced) CallBatch(ctx context.Context, requests ...chain.Request) ([]
 func (w *world) stayed(method string) (caller *balanced, leave func(depth int)) {
 	w.t.Helper()
 	machine, other := w.faulty()
-	caller = &balanced{Source: w.source, other: other, method: method}
 
+	return w.stayedAt(machine, &balanced{Source: w.source, other: other, method: method})
+}
+
+// stayedAt is stayed for a machine behind a balancer.
+func (w *world) stayedAt(machine *faults.Node, caller *balanced) (*balanced, func(depth int)) {
+	w.t.Helper()
 	return caller, func(depth int) {
 		w.t.Helper()
 		fault := faults.Fault{Mode: faults.Stayed, N: uint64(w.head() - depth + 1)}
@@ -320,6 +325,24 @@ func TestNoAnswerOfAMachineThatStayed(t *testing.T) {
 	caller.away.Store(false)
 	done := w.await(id, true, command.Done)
 	require.Equal(t, w.hash(int(done.Block)).Hex(), done.BlockHash)
+	require.Equal(t, []command.State{command.Done}, w.replies(id))
+}
+
+// C4: nor does such a machine keep an answer where another endpoint is on the chain's branch: that it has a block with
+// the transaction, and its receipt, says nothing.
+func TestAnswersBesideAMachineThatStayed(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, startSim(t))
+	machine, both := w.faulty(w.node.HTTP())
+	caller, leave := w.stayedAt(machine, &balanced{Source: w.source, other: both})
+	nodes := send.NewNodes(caller)
+	w.start(func(c *send.Config) { c.Chain, c.BumpBlocks = nodes, 1 })
+	id := w.accept(w.command(command.Approve, w.escrow(1, 0), nil))
+	w.awaitBroadcast(id)
+	require.Eventually(t, func() bool { return both.View().Ready }, patience, 10*time.Millisecond)
+	w.mine(confirmations)
+	leave(confirmations)
+	w.await(id, true, command.Done)
 	require.Equal(t, []command.State{command.Done}, w.replies(id))
 }
 

@@ -94,15 +94,7 @@ func (n *Nodes) findIn(ctx context.Context, account common.Address, nonce, from,
 		questions = append(questions, q)
 	}
 
-	var shown *header
-	stands := about(&shown, "eth_getBlockByNumber", hexutil.Uint64(target.Number), false).checked(func() error {
-		if !target.is(shown) {
-			return target.elsewhere()
-		}
-
-		return nil
-	})
-	if err := n.askAll(ctx, append(questions, stands)...); err != nil {
+	if err := n.askAll(ctx, append(questions, stands(target))...); err != nil {
 		return nil, fmt.Errorf("find nonce %d of %s: %w", nonce, account, err)
 	}
 

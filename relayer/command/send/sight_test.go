@@ -128,10 +128,11 @@ func TestRequestsPerBlock(t *testing.T) {
 	mine()
 	w.await(id, false, command.Done)
 	items, _ = asked.counted()
-	require.InDelta(t, confirmations+3, items["eth_getTransactionCount"], 1, "the ledger may come to the block later")
+	require.InDelta(t, confirmations+4, items["eth_getTransactionCount"], 1, "the ledger may come to the block later")
 	delete(items, "eth_getTransactionCount")
 	require.Equal(t, map[string]int{"eth_getBalance": 1,
-		"eth_getBlockByNumber": 2, "eth_getTransactionReceipt": 1}, items, "the headers are of the receipt and the target")
+		"eth_getBlockByNumber": 4, "eth_getTransactionReceipt": 1}, items,
+		"the headers are of the receipt, and of the target with what says that it is mined, with the receipt and after it")
 }
 
 // Fees are asked for once for all senders, also when they ask at the same moment.
