@@ -299,7 +299,7 @@ func TestSentAgainWithoutReceipts(t *testing.T) {
 	refuses := node.Inject(faults.Fault{Mode: faults.Refused, Method: "eth_getTransactionReceipt", Words: "not now"})
 	forgets := node.Inject(faults.Fault{Mode: faults.SendForgotten})
 	second := w.accept(w.command(command.Approve, other, nil))
-	require.Eventually(t, func() bool { return forgets.Hits() > 0 }, patience, 10*time.Millisecond)
+	w.await(second, false, command.Sent)
 	require.Eventually(t, func() bool { w.mineAhead(); return log.count.Load() > 0 }, patience, 10*time.Millisecond)
 	forgets.Remove()
 	require.Eventually(t, func() bool { w.mineAhead(); return len(w.sent()) == 2 }, patience, 10*time.Millisecond)
@@ -341,7 +341,7 @@ func TestACallThatHangsIsOfOneCommand(t *testing.T) {
 	honest := w.accept(w.command(command.Approve, w.escrow(1, 0), nil))
 	source := chain.New(chain.Config{URLs: []string{w.hanging(slow)}, ChainID: w.node.ChainID().Uint64(),
 		Finality: chain.Confirmations, Confirmations: confirmations, PollInterval: 20 * time.Millisecond,
-		Timeout: time.Second})
+		Timeout: 2 * time.Second})
 	w.run(func(ctx context.Context) error { return source.Run(ctx) })
 	nodes := send.NewNodes(source)
 	w.start(func(c *send.Config) { c.Chain = nodes })
