@@ -29,6 +29,8 @@
  * Checked when nothing is left to do (timeout): a consumer that adds on an event and removes on its retraction has exactly what is on the chain, and it came
  * in the order of the chain.
  *
+ * A row stands for a message that waits, in the log of the slot or in the outbox: log.pml and order.pml are about these.
+ *
  * The code does what is left out here: commits of several blocks (a commit is one block), several escrows and slots, events that are not
  * published, retention, wrong stored events that the verifier takes back (giveUp), releases of slots without a crash, lanes per slot, and the limits
  * of time. A retraction is one message here. Numbers of rows, and a database that forgets, are in order.pml.

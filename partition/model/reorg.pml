@@ -22,9 +22,11 @@
  * Checked when nothing is left to do (timeout): what is on the chain is canonical in the database and was published once, in order, and was not
  * retracted; what is not on the chain was retracted as often as it was published.
  *
+ * A row stands for a message that waits, in the log of the slot or in the outbox: log.pml and order.pml are about these.
+ *
  * Left out, and in identity.pml: contents apart from ids, the window between acknowledgement and deletion, answers that are lost, nodes that lie,
- * the verifier, replays. In order.pml: numbers of rows, and what reads them. Left out there too: ranges (a commit is one block). identity.pml does not replace this model: without the rule
- * NO_PATIENCE Spin finds a violation here, and there, without crashes and lost answers (5 million states), none.
+ * the verifier, replays. In order.pml: numbers of rows, and what reads them. Left out there too: ranges (a commit is one block). identity.pml does
+ * not replace this model: without the rule NO_PATIENCE Spin finds a violation here, and there, without crashes and lost answers (5 million states), none.
  */
 #ifndef BUDGET
 #define BUDGET 1        /* sessions lost */
