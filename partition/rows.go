@@ -80,8 +80,8 @@ func register(ctx context.Context, cfg *Config, tx pgx.Tx, p Partition, stuck bo
 
 // createSlots creates the chain's slots, all free, if they are missing.
 const createSlots = `
-	insert into slot_ownership (chain_id, slot, next_block)
-	select @chain, s, @start from generate_series(0, 2519) s
+	insert into slot_ownership (chain_id, slot, next_block, sent_block, sent_index)
+	select @chain, s, @start::bigint, @start::bigint - 1, 2147483647 from generate_series(0, 2519) s
 	where not exists (select from slot_ownership where chain_id = @chain)
 	on conflict do nothing`
 
@@ -104,18 +104,14 @@ const raiseOwnEpoch = `
 	on conflict (chain_id, instance_id) do update set epoch = cursors.epoch + 1
 	returning epoch`
 
-// highestRow is the seq up to which an owner that ended without a release may have published outbox
-// rows.
-const highestRow = `(select coalesce(max(seq), 0) from outbox where chain_id = $1)`
-
 const doubtEarlierProcess = `
-	update slot_ownership set doubt_seq = greatest(doubt_seq, ` + highestRow + `) where chain_id = $1 and owner = $2`
+	update slot_ownership set doubt = clock_timestamp() where chain_id = $1 and owner = $2`
 
-// takeSlots changes the owner. Any row of a slot that was taken without a release may have been
+// takeSlots changes the owner. Whatever a slot has that was taken without a release may have been
 // published.
 const takeSlots = `
 	update slot_ownership
-	set owner = $3, since = now(), doubt_seq = case when owner is null then doubt_seq else greatest(doubt_seq, ` + highestRow + `) end
+	set owner = $3, since = now(), doubt = case when owner is null then doubt else clock_timestamp() end
 	where chain_id = $1 and slot = any($2)`
 
 const heldSlots = `select slot from slot_ownership where chain_id = $1 and owner = $2 order by slot`

@@ -100,8 +100,8 @@ func (s story) admitted(escrows ...int64) {
 // monitored notes how far a late escrow is caught up: its EscrowDeployed is stored.
 func (s story) monitored(n, block int64) {
 	s.t.Helper()
-	s.exec(`insert into events (chain_id, block_number, block_time, log_index, writer, type, slot, told, block_hash, tx_hash, escrow, args)
-		select chain_id, deployed_block, 0, log_index, 1, 1, slot, true, '\x01', '\x02', address, '{}'
+	s.exec(`insert into events (chain_id, block_number, block_time, log_index, writer, type, slot, told, apart, block_hash, tx_hash, escrow, args)
+		select chain_id, deployed_block, 0, log_index, 1, 1, slot, true, false, '\x01', '\x02', address, '{}'
 		from late_escrows where chain_id = $1 and address = $2 on conflict do nothing`, chain, address(n).Bytes())
 	require.NoError(s.t, registry.Advance(s.t.Context(), s.db, chain,
 		[]registry.Progress{{Address: address(n), Monitored: block}}))

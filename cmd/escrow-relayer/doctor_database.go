@@ -68,7 +68,11 @@ func (d *doctor) fleet(ctx context.Context, db *database.Database) {
 // its lock, and none that has not stopped has reported for a minute. Under load a session may be lost for some seconds.
 const selectLeft = `
 	select l.chain_id from leadership l
-	where l.chain_id <> $1 and exists (select from outbox o where o.chain_id = l.chain_id)
+	where l.chain_id <> $1
+	  and (exists (select from outbox o where o.chain_id = l.chain_id)
+	       or exists (select from events e join slot_ownership s using (chain_id, slot)
+		where e.chain_id = l.chain_id and e.told and not e.apart and (block_number, log_index) > (sent_block, sent_index)
+		  and block_number >= (select min(sent_block) from slot_ownership m where m.chain_id = l.chain_id)))
 	  and not exists (select from relayer_instances i left join instance_health r using (chain_id, instance_id)
 	                  where i.chain_id = l.chain_id
 		and (i.left_at is null and r.reported_at > now() - interval '1 minute'

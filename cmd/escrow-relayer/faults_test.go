@@ -55,25 +55,26 @@ func TestDatabaseOutageLimit(t *testing.T) {
 	w.audit(true)
 }
 
-// What was acknowledged by Pub/Sub and not yet deleted from the outbox when the process died is
-// published once more, counted, and nothing else is.
-func TestKilledBetweenAcknowledgementAndDeletion(t *testing.T) {
+// What was acknowledged by Pub/Sub and not yet noted as sent when the process died is published once
+// more, counted, and nothing else is.
+func TestKilledBetweenAcknowledgementAndNote(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
 	w.run("r0", 0, 1, nil)
 	w.ready("r0")
 	w.blocks(4)
 	w.audit(false)
-	// A message is received before the relayer hears that it is stored, and deletes its row.
-	emptied := func() bool { return w.count(`select count(*) from outbox`) == 0 }
+	// A message is received before the relayer hears that it is stored, and notes that.
+	emptied := func() bool { return w.count(`select count(*) from waiting`) == 0 }
 	require.Eventually(t, emptied, time.Minute, 20*time.Millisecond)
 	before := len(w.Received.Messages())
 
-	const hold = 77 // the advisory lock that deletions wait for
+	const hold = 77 // the advisory lock that notes, and deletions from the outbox, wait for
 	for _, statement := range []string{
 		`create function hold() returns trigger language plpgsql as $$ begin perform pg_advisory_xact_lock_shared(77);
 			return null; end $$`,
-		`create trigger hold before delete on outbox for each statement execute function hold()`,
+		`create trigger hold after update of sent_block on slot_ownership for each row execute function hold()`,
+		`create trigger hold after delete on outbox for each row execute function hold()`,
 	} {
 		_, err := w.DB.Exec(t.Context(), statement)
 		require.NoError(t, err)
@@ -92,7 +93,7 @@ func TestKilledBetweenAcknowledgementAndDeletion(t *testing.T) {
 	require.True(t, a.Clean(), a.String())
 	waiting := a.Received - before
 	require.Positive(t, waiting)
-	require.Equal(t, waiting, w.count(`select count(*) from outbox`), "acknowledged, and not deleted")
+	require.Equal(t, waiting, w.count(`select count(*) from waiting`), "acknowledged, and not noted")
 	w.fleet["r0"].Kill()
 	// A server process that waits does not notice that nobody waits for it.
 	_, err = conn.Exec(t.Context(),

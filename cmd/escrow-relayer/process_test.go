@@ -258,7 +258,7 @@ func TestNewChainInTheProcessesRunbook(t *testing.T) {
 			between()
 		}
 	}
-	waiting := func() int { return w.one.count(`select count(*) from outbox where chain_id = ` + id) }
+	waiting := func() int { return w.one.count(`select count(*) from waiting where chain_id = ` + id) }
 	roll(func() {})
 	w.one.blocks(2)
 	w.two.blocks(3) // before anybody follows it
@@ -287,6 +287,7 @@ func TestNewChainInTheProcessesRunbook(t *testing.T) {
 	}, time.Minute, 100*time.Millisecond)
 
 	// Taken out too early: Pub/Sub takes nothing of it.
+	require.Eventually(t, func() bool { return waiting() == 0 }, time.Minute, 20*time.Millisecond)
 	away := w.one.PubSub.Inject(testpubsub.Fault{Topic: testpubsub.TopicName(lab.Project, lab.Topic+"-"+id),
 		Code: codes.Unavailable})
 	w.two.blocks(2)

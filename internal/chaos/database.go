@@ -23,7 +23,7 @@ const role = "relayer"
 // dbDelay is by how much each answer of the database is delayed under DBSlow.
 const dbDelay = 150 * time.Millisecond
 
-// holdKey is the advisory lock that deletions from the outbox wait for.
+// holdKey is the advisory lock that the notes of what is sent wait for, and deletions from the outbox.
 const holdKey = 4242
 
 // instruments are triggers that make the database fail, and that record who writes messages of a slot
@@ -43,14 +43,16 @@ var instruments = []string{
 	`create function chaos_hold() returns trigger language plpgsql as $$ begin perform pg_advisory_xact_lock_shared(` +
 		strconv.Itoa(holdKey) + `); return null; end $$`,
 	`create trigger chaos_hold before delete on outbox for each statement execute function chaos_hold()`,
+	`create trigger chaos_hold before update of sent_block on slot_ownership for each statement
+		execute function chaos_hold()`,
 	`create table chaos_slow (per_row double precision)`,
 	`create function chaos_slow() returns trigger language plpgsql security definer as $$
 		begin
-			perform pg_sleep((select sum(per_row) from chaos_slow) * (select count(*) from gone));
+			perform pg_sleep((select sum(per_row) from chaos_slow));
 			return null;
 		end $$`,
-	`create trigger chaos_slow after delete on outbox referencing old table as gone for each statement
-		execute function chaos_slow()`,
+	`create trigger chaos_slow after delete on outbox for each row execute function chaos_slow()`,
+	`create trigger chaos_slow after update of sent_block on slot_ownership for each row execute function chaos_slow()`,
 	`create table chaos_pause (app text, tab text)`,
 	`create function chaos_pause() returns trigger language plpgsql security definer as $$
 		begin
@@ -61,7 +63,7 @@ var instruments = []string{
 		end $$`,
 	`create trigger chaos_pause after insert or update on cursors for each statement execute function chaos_pause()`,
 	`create trigger chaos_pause after insert or update on chain_blocks for each statement execute function chaos_pause()`,
-	`create trigger chaos_pause after insert on outbox for each statement execute function chaos_pause()`,
+	`create trigger chaos_pause after insert on events for each statement execute function chaos_pause()`,
 	`create trigger chaos_pause before update on slot_ownership for each statement execute function chaos_pause()`,
 	`create trigger chaos_pause before update of seen_at on relayer_instances for each statement
 		execute function chaos_pause()`,
@@ -72,16 +74,16 @@ var instruments = []string{
 			select owner into o from slot_ownership where chain_id = new.chain_id and slot = new.slot;
 			if current_setting('application_name') is distinct from 'escrow-relayer/' || o then
 				insert into chaos_foreign values (new.chain_id, new.slot,
-					new.event_type || ' ' || new.block_number || ':' || new.log_index,
+					new.type || ' ' || new.block_number || ':' || new.log_index,
 					current_setting('application_name'), o);
 			end if;
 			return null;
 		end $$`,
-	`create trigger chaos_writer after insert on outbox for each row execute function chaos_writer()`,
+	`create trigger chaos_writer after insert on events for each row when (new.told) execute function chaos_writer()`,
 }
 
 // frozenTables are the tables that a transaction may have written to last when its instance is frozen.
-var frozenTables = []string{"cursors", "chain_blocks", "outbox"}
+var frozenTables = []string{"cursors", "chain_blocks", "events"}
 
 // paused reports whether a server process of an instance is kept waiting by a trigger.
 const paused = `select exists (select from pg_stat_activity where application_name = $1 and wait_event = 'PgSleep')`
@@ -155,8 +157,8 @@ func (r *run) hangClaimer(ctx context.Context, f Fault) error {
 	return r.surely(ctx, `delete from chaos_pause`)
 }
 
-// slowDeletes makes each row that is deleted from the outbox take f.N milliseconds.
-func (r *run) slowDeletes(ctx context.Context, f Fault) error {
+// slowNotes makes each slot whose place is noted, and each row that is deleted from the outbox, take f.N milliseconds.
+func (r *run) slowNotes(ctx context.Context, f Fault) error {
 	if _, err := r.lab.DB.Exec(ctx, `insert into chaos_slow values ($1)`, float64(f.N)/1000); err == nil {
 		pause(ctx, f.For)
 	}
@@ -325,7 +327,7 @@ func (r *run) terminate(ctx context.Context, where string) {
 		`select pg_terminate_backend(a.pid) from pg_stat_activity a where a.pid <> pg_backend_pid() and `+where)
 }
 
-// killAfterAck makes deletions from the outbox wait until one of the process waits: then Pub/Sub has
+// killAfterAck makes notes of what is sent wait until one of the process waits: then Pub/Sub has
 // acknowledged its messages. It kills the process at that moment, and ends its statement: the server
 // process that waits would not notice that its client is gone.
 func (r *run) killAfterAck(ctx context.Context, p *lab.Process) {

@@ -42,7 +42,7 @@ func (r *run) inject(ctx context.Context, f Fault) error {
 	case HangingClaimer:
 		return r.hangClaimer(ctx, f)
 	case SlowDeletes:
-		return r.slowDeletes(ctx, f)
+		return r.slowNotes(ctx, f)
 	case Session, Backends, Flap, Restart, Crash, BackendKill, DBDown, DBConnections, DBRefuse, DBCancel, DBLocks,
 		DBDeadlock:
 		return r.database(ctx, f)

@@ -174,7 +174,7 @@ func (s side) head(ctx context.Context) (uint64, error) {
 }
 
 // doubtful reports whether a message may have come twice: an instance was killed or cut off after it had
-// sent the message and before it had deleted it from the outbox, or had to stop before it learnt that
+// sent the message and before it had noted that, or had to stop before it learnt that
 // the message was stored.
 func (r *run) doubtful(lost int) bool {
 	return lost > 0 || r.plan.Has(inDoubt...) || r.plan.Has(pubsubOutages...) && r.plan.Has(stops...)

@@ -10,8 +10,8 @@ import (
 	"github.com/fusion-prime/escrow-relayer/internal/testchain"
 )
 
-// tables checks that processed_events has exactly what the chain has, and that no instance has put a
-// message into the outbox whose slot belonged to another.
+// tables checks that processed_events has exactly what the chain has, and that no instance has stored an
+// event to be published whose slot belonged to another.
 func (r *run) tables(ctx context.Context, s side, truth *testchain.Truth, v *Verdict) error {
 	want := map[string]bool{}
 	for _, escrow := range truth.Escrows {

@@ -92,8 +92,8 @@ func (f *Fleet) SetCursor(id string, next int64, hash string) {
 // OwnAll makes an instance the owner of every slot. The slots have had no owner before.
 func (f *Fleet) OwnAll(id string, next int64) {
 	f.t.Helper()
-	f.Exec(`insert into slot_ownership (chain_id, slot, owner, next_block)
-		select $1, s, $2, $3 from generate_series(0, 2519) s`, f.Chain, id, next)
+	f.Exec(`insert into slot_ownership (chain_id, slot, owner, next_block, sent_block)
+		select $1, s, $2, $3::bigint, $3::bigint - 1 from generate_series(0, 2519) s`, f.Chain, id, next)
 }
 
 // Alone is Prepare, Elect, Join and OwnAll: one instance does everything, from the first block on.
@@ -105,10 +105,12 @@ func (f *Fleet) Alone(id string, start int64, factory string) {
 	f.OwnAll(id, start)
 }
 
-// Publish empties the outbox, as Pub/Sub does that acknowledges everything.
+// Publish notes that everything is sent, as Pub/Sub does that acknowledges everything.
 func (f *Fleet) Publish() {
 	f.t.Helper()
 	f.Exec(`delete from outbox where chain_id = $1`, f.Chain)
+	f.Exec(`update slot_ownership s set sent_block = c.next_block - 1, sent_index = 2147483647 from cursors c
+		where s.chain_id = $1 and c.chain_id = $1 and c.instance_id = s.owner and c.next_block > s.sent_block`, f.Chain)
 }
 
 // Leader is what the chain's row says of a leader, and where its watch and its second reading are.

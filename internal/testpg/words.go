@@ -38,9 +38,9 @@ create function write_event() returns trigger language plpgsql as $$
 	declare emitter bytea := nullif(word(new.contract_address, 20), word(new.escrow, 20));
 	begin
 		if coalesce(new.state, 'canonical') = 'canonical' then
-			insert into events (chain_id, block_number, block_time, processed_at, log_index, writer, type, slot, told, block_hash, tx_hash, escrow, emitter, args)
+			insert into events (chain_id, block_number, block_time, processed_at, log_index, writer, type, slot, told, apart, block_hash, tx_hash, escrow, emitter, args)
 			values (new.chain_id, new.block_number, new.block_timestamp, coalesce(new.processed_at, now()), new.log_index, writer_of(new.processed_by_instance),
-			        type_of(new.event_type), new.slot, true, word(new.block_hash, 32), word(new.event_id, 32), word(new.escrow, 20), emitter, new.args);
+			        type_of(new.event_type), new.slot, true, true, word(new.block_hash, 32), word(new.event_id, 32), word(new.escrow, 20), emitter, new.args);
 		else
 			insert into orphaned_events (chain_id, block_number, block_time, retract_after, processed_at, log_index, writer, type, slot, occurrence, state, block_hash, tx_hash, escrow, emitter, args)
 			values (new.chain_id, new.block_number, new.block_timestamp, coalesce(new.retract_after, 0), coalesce(new.processed_at, now()), new.log_index,

@@ -193,10 +193,10 @@ type Escrows struct {
 // Registered is the number of escrows that exist on the chain.
 func (e Escrows) Registered() int64 { return e.Active + e.Released + e.Refunded }
 
-// Outbox is what was committed and waits for Pub/Sub's acknowledgement.
+// Outbox is what was committed and waits for Pub/Sub's acknowledgement, in the log or in the outbox.
 type Outbox struct {
 	Messages  int64 `json:"messages"`
-	Estimated bool  `json:"estimated"` // too many to count: Messages is an upper bound
+	More      bool  `json:"more"` // too many to count: there are at least so many
 	OldestAge Age   `json:"oldest_age_seconds"`
 }
 

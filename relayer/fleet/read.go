@@ -45,7 +45,6 @@ func read(ctx context.Context, db DB, chainID int64, counted *Escrows) (f Fleet,
 			forgetStopped.Seconds()).QueryRow(func(row pgx.Row) error { return row.Scan(&r.f.Forgotten) })
 		batch.Queue(selectSlots, chainID).Query(r.readGroups)
 		batch.Queue(selectOutbox, chainID, outboxCounted).Query(r.outbox.read)
-		batch.Queue(selectOutboxSpan, chainID).QueryRow(func(row pgx.Row) error { return row.Scan(&r.outboxSpan) })
 		batch.Queue(selectLate, chainID).Query(r.late.read)
 		batch.Queue(selectFaults, chainID).Query(r.readFaults)
 		batch.Queue(selectFindings, chainID).Query(func(rows pgx.Rows) (err error) {
@@ -96,7 +95,6 @@ type rows struct {
 	instances   []instanceRow // of f.Instances, in the same order
 	groups      []group
 	outbox      backlog
-	outboxSpan  int64
 	late        backlog
 	head        *time.Time // of the newest block that a live instance has reported; nil: unknown
 	target      *time.Time // of the newest that may be processed
@@ -240,13 +238,21 @@ func (r *rows) readGroups(rows pgx.Rows) (err error) {
 	return err
 }
 
-// selectOutbox counts the oldest messages, at most so many, by slot.
+// selectOutbox counts the oldest messages that wait, at most so many of the outbox and of the log, by slot. It reads a
+// part of the log by the key, from the lowest place on: of a backlog beyond that part it sees less.
 const selectOutbox = `
-	select slot, count(*), min(created_at) from (select slot, created_at from outbox where chain_id = $1 order by seq
-		limit $2) o group by slot`
-
-// selectOutboxSpan is an upper bound of the number of messages: sequence numbers have gaps.
-const selectOutboxSpan = `select coalesce(max(seq) - min(seq) + 1, 0) from outbox where chain_id = $1`
+	with o as (
+		(select slot, created_at from outbox where chain_id = $1 order by seq limit $2)
+		union all
+		(select e.slot, e.processed_at
+		 from (select min(sent_block) as low from slot_ownership where chain_id = $1) b
+		 cross join lateral (
+			select slot, processed_at, block_number, log_index, told and not apart as logged from events
+			where chain_id = $1 and block_number >= b.low order by block_number, log_index limit 5 * $2::bigint) e
+		 cross join lateral (
+			select sent_block, sent_index from slot_ownership where chain_id = $1 and slot = e.slot limit 1) s
+		 where e.logged and (e.block_number, e.log_index) > (s.sent_block, s.sent_index) limit $2))
+	select slot, count(*), min(created_at) from o group by slot`
 
 // selectLate reads a small table: escrows leave it once they are caught up.
 const selectLate = `
@@ -361,10 +367,7 @@ func (r *rows) fold() Fleet {
 		return cmp.Or(cmp.Compare(a.Number, b.Number), cmp.Compare(a.Total, b.Total), cmp.Compare(a.ID, b.ID))
 	})
 
-	f.Outbox = Outbox{Messages: r.outbox.all, OldestAge: r.ageOf(r.outbox.oldest)}
-	if r.outbox.all >= outboxCounted {
-		f.Outbox.Messages, f.Outbox.Estimated = r.outboxSpan, r.outboxSpan > r.outbox.all
-	}
+	f.Outbox = Outbox{Messages: r.outbox.all, More: r.outbox.all >= outboxCounted, OldestAge: r.ageOf(r.outbox.oldest)}
 
 	f.Late = Late{Escrows: r.late.all, OldestAge: r.ageOf(r.late.oldest)}
 	f.Problems = f.Judge()

@@ -50,8 +50,8 @@ func BenchmarkCommit(b *testing.B) {
 					Events: events}
 				b.StartTimer()
 				r, err := led.CommitSlots(ctx, c)
-				if err != nil || r.New != size || len(r.Pending) != size {
-					b.Fatalf("stored %d and queued %d of %d events: %v", r.New, len(r.Pending), size, err)
+				if err != nil || r.New != size || len(r.Log) != size {
+					b.Fatalf("stored %d, and %d of the log, of %d events: %v", r.New, len(r.Log), size, err)
 				}
 
 				at = c.To

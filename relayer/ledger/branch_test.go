@@ -97,14 +97,14 @@ func TestWhatComesBackInAnotherOrderIsPublishedAnew(t *testing.T) {
 	w.discover(0)
 	w.process(0, approved(1, 3, 0, 12))
 	require.Equal(t, []string{id(approved(1, 2, 0, 11)), id(approved(1, 3, 0, 12))},
-		w.Column(`select event_id from outbox_messages order by seq`))
+		w.Column(`select event_id from outbox_messages`+inOrder))
 	_, err := w.led.Rollback(t.Context(), w.slots, ledger.Position{Next: 2, Hash: blockHash(0, 1)})
 	require.NoError(t, err)
 	w.reload()
 	w.process(1, at(approved(1, 2, 0, 12), 1))
 	w.process(1, at(approved(1, 3, 0, 11), 1))
 	require.Equal(t, []string{id(approved(1, 2, 0, 11)), id(approved(1, 3, 0, 12)), id(approved(1, 2, 0, 12)) + ":1",
-		id(approved(1, 3, 0, 11)) + ":1"}, w.Column(`select event_id from outbox_messages order by seq`))
+		id(approved(1, 3, 0, 11)) + ":1"}, w.Column(`select event_id from outbox_messages`+inOrder))
 	w.Publish()
 	w.discover(1)
 	w.discover(1)
@@ -122,9 +122,9 @@ func TestCommitMeetsABlockOfAnotherBranch(t *testing.T) {
 	low := w.slots
 	w.process(0, approved(1, 2, 0, 11))
 	w.process(0)
+	w.Publish()
 	// as a claim does
 	w.SetCursor(me, low.Next, low.Hash.Hex())
-	w.Publish()
 	w.reload()
 
 	commit := func(next int64, checked ledger.Block) error {

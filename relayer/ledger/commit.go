@@ -49,8 +49,10 @@ type FactoryCommit struct {
 
 // commitSlots is the transaction of CommitSlots.
 func commitSlots(ctx context.Context, t *transaction, c SlotCommit) error {
-	past, err := advance(ctx, t, advanceSlots, step{c.Epoch, c.From, c.To, c.Inside, c.Checked, c.Time})
-	if err != nil {
+	var past past
+	if err := advance(ctx, t, advanceSlots, step{c.Epoch, c.From, c.To, c.Inside, c.Checked, c.Time}, &past.orphans,
+		&past.open,
+		&past.requests, &past.behind); err != nil {
 		return err
 	}
 
@@ -82,7 +84,9 @@ func commitSlots(ctx context.Context, t *transaction, c SlotCommit) error {
 
 // commitFactory is the transaction of CommitFactory.
 func commitFactory(ctx context.Context, t *transaction, c FactoryCommit) error {
-	if _, err := advance(ctx, t, advanceFactory, step{c.Epoch, c.From, c.To, c.Inside, c.Checked, c.Time}); err != nil {
+	var epoch int64
+	if err := advance(ctx, t, advanceFactory, step{c.Epoch, c.From, c.To, c.Inside, c.Checked, c.Time},
+		&epoch); err != nil {
 		return err
 	}
 
@@ -176,9 +180,15 @@ func discover(ctx context.Context, t *transaction, c SlotCommit, past past) (fre
 		return nil, err
 	}
 
-	fresh, err = store(ctx, t, c.Events, storing{orphans: past.orphans, publishes: func(e *contract.Event) bool {
-		return t.cfg.Publishes(e.Name) && !again[e.Place()]
-	}})
+	apart, err := exceptions(ctx, t, &c, past)
+	if err != nil {
+		return nil, err
+	}
+
+	fresh, err = store(ctx, t, c.Events, storing{orphans: past.orphans, apart: apart,
+		publishes: func(e *contract.Event) bool {
+			return t.cfg.Publishes(e.Name) && !again[e.Place()]
+		}})
 	if err != nil {
 		return nil, err
 	}
@@ -200,6 +210,61 @@ func discover(ctx context.Context, t *transaction, c SlotCommit, past past) (fre
 	}
 
 	return fresh, registry.Postpone(ctx, t, t.cfg.ChainID, c.Late)
+}
+
+// exceptions tells which events of a commit are not of the log. They are those of escrows that become late; that have
+// rows in the outbox, behind which theirs come; or that have events in this commit before its range, or in a place that
+// counts as sent, since the cursor was lowered behind it and the first reading had missed them.
+func exceptions(ctx context.Context, t *transaction, c *SlotCommit, past past) (func(*contract.Event) bool, error) {
+	if len(c.Events) == 0 {
+		return nil, nil
+	}
+
+	waiting := map[common.Address]bool{}
+	for _, escrow := range c.Late {
+		waiting[escrow] = true
+	}
+
+	// In a statement of its own: one that has waited for the cursor does not see what it waited for.
+	var some, lost bool
+	if err := t.QueryRow(ctx, `select exists (select from outbox where chain_id = $1), max(id) < $2 from event_types`,
+		t.cfg.ChainID, t.known.last).Scan(&some, &lost); err != nil {
+		return nil, fmt.Errorf("look for messages that wait: %w", err)
+	}
+
+	if lost { // as after a failover; the caller tries again with those that are there
+		return nil, errors.New("the database has lost the number of an event's name")
+	}
+
+	if some {
+		rows, _ := t.Query(ctx, `select distinct escrow from outbox where chain_id = $1 and escrow = any($2)`, t.cfg.ChainID,
+			column.Of(c.Events, escrowOf))
+		var escrow common.Address
+		if _, err := pgx.ForEachRow(rows, []any{&escrow}, func() error { waiting[escrow] = true; return nil }); err != nil {
+			return nil, fmt.Errorf("look for messages that wait: %w", err)
+		}
+	}
+
+	sent := map[int16]contract.Place{}
+	if past.behind {
+		rows, _ := t.Query(ctx, `select slot, sent_block, sent_index from slot_ownership
+			where chain_id = $1 and owner = $2 and sent_block >= $3`, t.cfg.ChainID, t.cfg.InstanceID, c.From.Next)
+		var slot int16
+		var p contract.Place
+		if _, err := pgx.ForEachRow(rows, []any{&slot, &p.Block, &p.Index},
+			func() error { sent[slot] = p; return nil }); err != nil {
+			return nil, fmt.Errorf("read what is sent: %w", err)
+		}
+	}
+
+	for i := range c.Events {
+		e := &c.Events[i]
+		if to, lowered := sent[slotOf(e)]; blockOf(e) < c.From.Next || lowered && e.Place().Compare(to) <= 0 {
+			waiting[e.Escrow] = true
+		}
+	}
+
+	return func(e *contract.Event) bool { return waiting[e.Escrow] }, nil
 }
 
 // report registers the deployments that the leader has read, where owners have passed them or will not read them.
@@ -320,7 +385,8 @@ const advanceSlots = `
 	where chain_id = @chain and instance_id = @me and epoch = @epoch and next_block = @from
 		and block_hash is not distinct from @was
 	  and generation = @generation
-	returning ` + left
+	returning ` + left + `,
+		exists (select from slot_ownership where chain_id = @chain and owner = @me and sent_block >= @from)`
 
 // advanceFactory does the same for the factory watch.
 const advanceFactory = `
@@ -330,7 +396,7 @@ const advanceFactory = `
 	where chain_id = @chain and instance_id = @me and epoch = @epoch and next_block = @from
 		and block_hash is not distinct from @was
 	  and generation = @generation
-	returning ` + left
+	returning epoch`
 
 // left reports whether the chain has orphaned events, whether some of them are open, and whether
 // there are requests.
@@ -352,33 +418,34 @@ type past struct {
 	orphans  bool // there are orphaned events: a reorganisation was deeper than the chain's finality
 	open     bool // some of them may still reappear, or wait for their retraction
 	requests bool // there are requests
+	behind   bool // the cursor was lowered: some slot's events are sent beyond it
 }
 
 // latestTime is the last second that a timestamptz holds, at the end of the year 294276.
 const latestTime = 9_224_318_015_999
 
-// advance moves a cursor by one of the statements above. ErrMoved: it differs from where the step
-// begins.
-func advance(ctx context.Context, t *transaction, statement string, s step) (r past, err error) {
+// advance moves a cursor by one of the statements above, and reads what it returns. ErrMoved: it differs from where the
+// step begins.
+func advance(ctx context.Context, t *transaction, statement string, s step, returned ...any) error {
 	if s.time > latestTime {
 		s.time = 0 // unknown: it exceeds a timestamptz
 	}
 
-	err = t.QueryRow(ctx, statement, pgx.StrictNamedArgs{
+	err := t.QueryRow(ctx, statement, pgx.StrictNamedArgs{
 		"chain": t.cfg.ChainID, "me": t.cfg.InstanceID, "epoch": s.epoch, "from": s.from.Next,
 		"was": s.from.hashColumn(), "generation": s.from.Generation, "to": s.to.Next, "hash": s.to.hashColumn(),
 		"time": int64(s.time),
-	}).Scan(&r.orphans, &r.open, &r.requests)
+	}).Scan(returned...)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
-		return r, ErrMoved
+		return ErrMoved
 	case err != nil:
-		return r, fmt.Errorf("advance the cursor: %w", err)
+		return fmt.Errorf("advance the cursor: %w", err)
 	case s.to.Next == s.from.Next || s.to.Hash == (common.Hash{}):
-		return r, nil
+		return nil
 	}
 
-	return r, remember(ctx, t, s)
+	return remember(ctx, t, s)
 }
 
 // remember stores the hashes of a range's last block and of those read inside it. It compares them,

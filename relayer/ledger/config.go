@@ -27,6 +27,7 @@ type Config struct {
 // names are the numbers of event names, and of this instance, in the tables.
 type names struct {
 	types  map[string]int16
+	last   int16 // of the types
 	writer int32
 }
 
@@ -86,7 +87,10 @@ func readNames(ctx context.Context, cfg *Config) (n *names, missing []string, er
 	rows, _ := cfg.DB.Query(ctx, `select id, name from event_types`)
 	var id int16
 	var name string
-	if _, err := pgx.ForEachRow(rows, []any{&id, &name}, func() error { n.types[name] = id; return nil }); err != nil {
+	if _, err := pgx.ForEachRow(rows, []any{&id, &name}, func() error {
+		n.types[name], n.last = id, max(id, n.last)
+		return nil
+	}); err != nil {
 		return nil, nil, err
 	}
 

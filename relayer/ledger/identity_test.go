@@ -12,7 +12,7 @@ import (
 // messages are what waits for Pub/Sub: event id, type, escrow, kind.
 func (w *world) messages() []string {
 	return w.Column(`select right(event_id, -64) || ' ' || event_type || ' of ' || right(escrow, 1) || ' ' || kind
-		from outbox_messages order by seq`)
+		from outbox_messages ` + inOrder)
 }
 
 // reorganise goes back to block 1, with everything published.
@@ -129,8 +129,8 @@ func TestAnIDIsNeverPublishedAgain(t *testing.T) {
 	for round, branch := range []byte{0, 1, 0, 1} {
 		w.discover(branch)
 		r := w.process(branch, at(approved(1, 2, uint(branch), 77), branch))
-		require.NotEmpty(t, r.Pending)
-		id := r.Pending[0].Event.ID()
+		require.NotEmpty(t, r.Log)
+		id := r.Log[0].Event.ID()
 		require.False(t, seen[id], "%s in round %d", id, round)
 		seen[id] = true
 		w.Publish()

@@ -23,9 +23,9 @@ import (
 //	   ▼
 //	 lost ──► retracted: once the event's rows have left the outbox, a retraction is queued
 //
-// An event with an outbox row is sent in any case: a waiting row is published in its place, and its
-// retraction is queued afterwards. So the result is the same whether or not a consumer has already
-// received the event.
+// An event that was told is sent in any case: its waiting row is published in its place, and its retraction is queued
+// afterwards; one of the log gets a row, unless it is known to be sent. So the result is the same whether or not a
+// consumer has already received the event.
 //
 // An escrow's events return one by one, in the order in which they were published, while the new
 // branch repeats them. From the first difference on the rest is lost, and the new branch's events
@@ -44,8 +44,9 @@ const (
 )
 
 // keepOrphans continues after gone, the events that a statement deletes. Those that were told
-// become orphans in the given state, and their outbox rows become rows of the orphans. Requests end
-// with their event.
+// become orphans in the given state, and their outbox rows become rows of the orphans. Those of the log that are not
+// known to be sent get rows: each is older than the rows of its escrow, so they go ahead of them. Requests end with
+// their event.
 const keepOrphans = `
 	kept as (
 		insert into orphaned_events (chain_id, block_number, block_time, retract_after, processed_at, log_index, writer, type, slot, occurrence, state,
@@ -58,6 +59,14 @@ const keepOrphans = `
 	moved as (
 		update outbox o set orphan = k.id from kept k
 		where o.chain_id = @chain and o.orphan is null and o.block_number = k.block_number and o.log_index = k.log_index),
+	ahead as (
+		insert into outbox (chain_id, seq, token, block_number, log_index, orphan, slot, escrow, event_type)
+		select @chain, (select coalesce(min(seq), 1099511627776) from outbox where chain_id = @chain)
+		       - row_number() over (order by g.block_number desc, (g.type <> 1) desc, g.log_index desc),
+		       @token, g.block_number, g.log_index, k.id, g.slot, g.escrow, (select name from event_types t where t.id = g.type)
+		from gone g join kept k on k.block_number = g.block_number and k.log_index = g.log_index
+		join slot_ownership s on s.chain_id = @chain and s.slot = g.slot
+		where g.told and not g.apart and (g.block_number, g.log_index) > (s.sent_block, s.sent_index)),
 	unasked as (
 		delete from requests r using gone g
 		where r.chain_id = @chain and r.block_number = g.block_number and r.log_index = g.log_index)`
@@ -227,8 +236,8 @@ const reviveEvents = `
 		where o.id = t.id
 		returning o.*, t.block as new_block, t.time as new_time, t.hash as new_hash),
 	put as (
-		insert into events (chain_id, block_number, block_time, log_index, writer, type, slot, occurrence, told, block_hash, tx_hash, escrow, emitter, args)
-		select chain_id, new_block, new_time, log_index, writer, type, slot, occurrence, true, new_hash, tx_hash, escrow, emitter, args from back)
+		insert into events (chain_id, block_number, block_time, log_index, writer, type, slot, occurrence, told, apart, block_hash, tx_hash, escrow, emitter, args)
+		select chain_id, new_block, new_time, log_index, writer, type, slot, occurrence, true, true, new_hash, tx_hash, escrow, emitter, args from back)
 	update outbox b set orphan = null, block_number = k.new_block from back k where b.orphan = k.id`
 
 // retract queues the retractions of lost orphans in this instance's slots: those marked lost, and

@@ -1,6 +1,7 @@
 package ledger_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -35,7 +36,7 @@ func TestANumberWithoutAColumnStopsNothing(t *testing.T) {
 			w := setup(t)
 			e := with(deployed(1, 1, 1, 11), tt.was, tt.is)
 			w.discover(0, deployed(2, 1, 0, 10), e)
-			require.Len(t, w.process(0).Pending, 2)
+			require.Len(t, w.process(0).Log, 2)
 			require.Equal(t, []string{string(e.Args)},
 				w.Column(`select args::text from processed_events where log_index = 1`))
 			require.Equal(t, []string{"none"},
@@ -63,11 +64,11 @@ func TestAnEscrowIsAnnouncedMoreThanOnce(t *testing.T) {
 	require.Equal(t, 1, w.process(0, deployed(2, 1, 0, 11)).New)
 	r := w.process(0, deployed(1, 2, 3, 12), deployed(1, 2, 4, 13))
 	require.Equal(t, 2, r.New)
-	require.Equal(t, []string{"EscrowDeployed:2"}, ids(r.Pending))
+	require.Equal(t, []string{"EscrowDeployed:2"}, ids(r.Log))
 	require.Equal(t, []string{"announced_again 2 1"}, w.findings())
 	r = w.process(0, deployed(1, 3, 0, 14))
 	require.Equal(t, 1, r.New)
-	require.Empty(t, r.Pending)
+	require.Empty(t, slices.Concat(r.Log, r.Pending))
 	require.Equal(t, []string{"announced_again 2 1", "announced_again 3 1"}, w.findings())
 	require.Equal(t, []string{"1", "2"}, w.Column(`select discovered_block_number::text from escrow_registry order by 1`))
 }

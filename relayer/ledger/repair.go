@@ -154,7 +154,7 @@ func giveUp(ctx context.Context, t *transaction, wrong []contract.Event) error {
 
 	blocks, indexes := placesOf(wrong)
 	if _, err := t.Exec(ctx, giveUpEvents, pgx.StrictNamedArgs{"chain": t.cfg.ChainID, "blocks": blocks,
-		"indexes": indexes, "state": lost, "retract_after": 0}); err != nil {
+		"indexes": indexes, "state": lost, "retract_after": 0, "token": t.token}); err != nil {
 		return fmt.Errorf("remove %d wrong events: %w", len(wrong), err)
 	}
 

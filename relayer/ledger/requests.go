@@ -79,7 +79,7 @@ const serveRequests = `
 		order by d.id
 		returning seq, slot, kind, block_number, log_index),
 	told as (
-		update events e set told = true from queued q
+		update events e set told = true, apart = true from queued q
 		where e.chain_id = @chain and e.block_number = q.block_number and e.log_index = q.log_index and not e.told)
 	select q.seq, q.slot, q.kind, ` + eventColumns + `
 	from queued q join events p on p.chain_id = @chain and p.block_number = q.block_number and p.log_index = q.log_index

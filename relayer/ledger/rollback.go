@@ -59,10 +59,14 @@ func rollback(ctx context.Context, t *transaction, stale, fork Position) (r Roll
 	}
 
 	rows, _ := t.Query(ctx, orphanEvents, pgx.StrictNamedArgs{"chain": chain, "from": fork.Next, "state": orphaned,
-		"retract_after": highest})
+		"retract_after": highest, "token": t.token})
 	escrows, err := pgx.CollectRows(rows, pgx.RowTo[[]byte])
 	if err != nil {
 		return r, fmt.Errorf("orphan events: %w", err)
+	}
+
+	if _, err := t.Exec(ctx, lowerSent, chain, fork.Next, t.token); err != nil {
+		return r, fmt.Errorf("lower what is sent: %w", err)
 	}
 
 	r.Orphaned = len(escrows)
@@ -101,14 +105,16 @@ func lockAll(ctx context.Context, t *transaction) error {
 		return err
 	}
 
-	// Rows are locked in the order leadership, cursors by id: a commit locks one of them.
-	if _, err := t.Exec(ctx, `select from leadership where chain_id = $1 for update`, chain); err != nil {
-		return err
+	// Rows are locked in the order leadership, slots, cursors by id: a commit locks one of them, and what notes that
+	// events are sent the slots before the events.
+	for _, lock := range []string{`select from leadership where chain_id = $1 for update`,
+		`select from slot_ownership where chain_id = $1 order by slot for update`, lockCursors} {
+		if _, err := t.Exec(ctx, lock, chain); err != nil {
+			return err
+		}
 	}
 
-	_, err := t.Exec(ctx, lockCursors, chain)
-
-	return err
+	return nil
 }
 
 // ErrPruned means that a rollback would have to retract events that RETENTION has removed.
@@ -187,6 +193,13 @@ const orphanEvents = `
 	with gone as (
 		delete from events where chain_id = @chain and block_number >= @from returning *),` + keepOrphans + `
 	select escrow from gone`
+
+// lowerSent lets the log begin again at the fork. What got a row may have been sent.
+const lowerSent = `
+	update slot_ownership
+	set sent_index = case when sent_block < $2 then sent_index else 2147483647 end, sent_block = least(sent_block, $2::bigint - 1),
+	    doubt = case when slot in (select slot from outbox where chain_id = $1 and token = $3) then clock_timestamp() else doubt end
+	where chain_id = $1`
 
 // unregister removes from the registry what came from above a fork. An escrow deployed there is
 // gone until its deployment reappears, and for good if it was never announced.

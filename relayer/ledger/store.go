@@ -20,12 +20,16 @@ const bulk = 256
 
 // storing configures how events are stored.
 type storing struct {
-	publishes func(*contract.Event) bool // which events get an outbox row; nil: none
+	publishes func(*contract.Event) bool // which events have a message; nil: none
+	apart     func(*contract.Event) bool // which messages go through the outbox instead of the log; nil: none
 	orphans   bool                       // there are orphaned events: one may reappear, or need another id
 }
 
-// store inserts events and, for new published ones, their outbox rows, in order. It returns the
-// events that changed something: the new ones, and orphans that have reappeared. Both have their
+func (s *storing) told(e *contract.Event) bool    { return s.publishes != nil && s.publishes(e) }
+func (s *storing) isApart(e *contract.Event) bool { return s.apart != nil && s.apart(e) }
+
+// store inserts events, in order, with outbox rows for the messages of new ones that the log does not tell of. It
+// returns the events that changed something: the new ones, and orphans that have reappeared. Both have their
 // Occurrence.
 func store(ctx context.Context, t *transaction, events []contract.Event,
 	how storing) (fresh []contract.Event, err error) {
@@ -41,9 +45,12 @@ func store(ctx context.Context, t *transaction, events []contract.Event,
 		}
 	}
 
-	told := func(e *contract.Event) bool { return how.publishes != nil && how.publishes(e) }
-	stored, err := insert(ctx, t, fresh, told)
+	stored, err := insert(ctx, t, fresh, &how)
 	if err != nil {
+		return nil, err
+	}
+
+	if err := publish(ctx, t, stored, &how); err != nil {
 		return nil, err
 	}
 
@@ -60,6 +67,29 @@ func store(ctx context.Context, t *transaction, events []contract.Event,
 	sortEvents(stored) // the last of an escrow's endings counts
 
 	return stored, nil
+}
+
+// publish makes the messages of events that were just stored part of the result: of the log, or with their rows of the
+// outbox.
+func publish(ctx context.Context, t *transaction, events []contract.Event, how *storing) error {
+	var apart []outbox.Pending
+	for i := range events {
+		switch e := &events[i]; {
+		case !how.told(e):
+		case how.isApart(e):
+			apart = append(apart, pendingOf(e))
+		default:
+			t.result.Log = append(t.result.Log, pendingOf(e))
+		}
+	}
+
+	if err := outbox.Add(ctx, t, t.cfg.ChainID, t.token, apart); err != nil {
+		return err
+	}
+
+	t.result.Pending = append(t.result.Pending, apart...)
+
+	return nil
 }
 
 // distinct drops duplicates within a commit: a transaction that a node shows in two blocks of a
@@ -86,39 +116,36 @@ func distinct(events []contract.Event, r *Result) []contract.Event {
 	return once
 }
 
-// insert adds the events that are missing, with outbox rows for those to be published, and returns
-// them.
-func insert(ctx context.Context, t *transaction, events []contract.Event,
-	told func(*contract.Event) bool) ([]contract.Event, error) {
+// insert adds the events that are missing, and returns them.
+func insert(ctx context.Context, t *transaction, events []contract.Event, how *storing) ([]contract.Event, error) {
 	if len(events) == 0 {
 		return nil, nil
 	}
 
 	if len(events) >= bulk {
-		ok, err := copyEvents(ctx, t, events, told)
+		ok, err := copyEvents(ctx, t, events, how)
 		if err != nil {
 			return nil, fmt.Errorf("copy %d events: %w", len(events), err)
 		}
 
 		if ok {
-			return events, enqueue(ctx, t, events, told)
+			return events, nil
 		}
 	}
 
-	return insertEvents(ctx, t, events, told)
+	return insertEvents(ctx, t, events, how)
 }
 
 // copyEvents adds events by COPY, assuming that all are missing; false: one was stored already, and
 // none was added.
-func copyEvents(ctx context.Context, t *transaction, events []contract.Event,
-	told func(*contract.Event) bool) (bool, error) {
+func copyEvents(ctx context.Context, t *transaction, events []contract.Event, how *storing) (bool, error) {
 	savepoint, err := t.Begin(ctx)
 	if err != nil {
 		return false, err
 	}
 
 	columns := []string{"chain_id", "block_number", "block_time", "log_index", "writer", "type", "slot",
-		"occurrence", "told", "block_hash", "tx_hash", "escrow", "emitter", "args"}
+		"occurrence", "told", "apart", "block_hash", "tx_hash", "escrow", "emitter", "args"}
 	values := make([]any, len(columns))
 	at := -1
 	_, err = savepoint.CopyFrom(ctx, pgx.Identifier{"events"}, columns, pgx.CopyFromFunc(func() ([]any, error) {
@@ -128,8 +155,8 @@ func copyEvents(ctx context.Context, t *transaction, events []contract.Event,
 
 		e := &events[at]
 		values = append(values[:0], t.cfg.ChainID, blockOf(e), timeOf(e), int32(e.LogIndex), t.known.writer,
-			t.known.types[e.Name], partition.Slot(e.Escrow), e.Occurrence, told(e), hashOf(e), txOf(e), escrowOf(e),
-			emitterOf(e), []byte(e.Args))
+			t.known.types[e.Name], partition.Slot(e.Escrow), e.Occurrence, how.told(e), how.isApart(e), hashOf(e),
+			txOf(e), escrowOf(e), emitterOf(e), []byte(e.Args))
 
 		return values, nil
 	}))
@@ -147,58 +174,14 @@ func copyEvents(ctx context.Context, t *transaction, events []contract.Event,
 // uniqueViolation is the SQLSTATE of a duplicate key.
 const uniqueViolation = "23505"
 
-// enqueue adds the outbox rows of events that were just stored.
-func enqueue(ctx context.Context, t *transaction, events []contract.Event, told func(*contract.Event) bool) error {
-	pending := make([]outbox.Pending, 0, len(events))
-	for i := range events {
-		if e := &events[i]; told(e) {
-			pending = append(pending, pendingOf(e))
-		}
-	}
-
-	if err := outbox.Add(ctx, t, t.cfg.ChainID, t.token, pending); err != nil {
-		return err
-	}
-
-	t.result.Pending = append(t.result.Pending, pending...)
-
-	return nil
-}
-
 // insertEvents adds events by a statement, which skips stored ones.
 func insertEvents(ctx context.Context, t *transaction, events []contract.Event,
-	told func(*contract.Event) bool) ([]contract.Event, error) {
-	given := make(map[contract.Place]*contract.Event, len(events))
-	for i := range events {
-		given[events[i].Place()] = &events[i]
-	}
-
-	rows, _ := t.Query(ctx, storeEvents, eventArgs(t, events, told))
+	how *storing) ([]contract.Event, error) {
+	rows, _ := t.Query(ctx, storeEvents, eventArgs(t, events, how))
 	added := make(map[contract.Place]bool, len(events))
 	var p contract.Place
-	var seq *int64
-	_, err := pgx.ForEachRow(rows, []any{&p.Block, &p.Index, &seq}, func() error {
-		e, ok := given[p]
-		if !ok {
-			return fmt.Errorf("the database returned an unknown event at block %d, log %d", p.Block, p.Index)
-		}
-
-		added[p] = true
-		if seq == nil {
-			return nil
-		}
-
-		if last := len(t.result.Pending); last > 0 && t.result.Pending[last-1].Seq >= *seq {
-			return fmt.Errorf("the database returned outbox row %d after row %d", *seq, t.result.Pending[last-1].Seq)
-		}
-
-		row := pendingOf(e)
-		row.ID = outbox.ID{Seq: *seq, Token: t.token}
-		t.result.Pending = append(t.result.Pending, row)
-
-		return nil
-	})
-	if err != nil {
+	if _, err := pgx.ForEachRow(rows, []any{&p.Block, &p.Index},
+		func() error { added[p] = true; return nil }); err != nil {
 		return nil, fmt.Errorf("store %d events: %w", len(events), err)
 	}
 
@@ -225,16 +208,17 @@ func insertEvents(ctx context.Context, t *transaction, events []contract.Event,
 }
 
 // eventArgs are the columns of events as storeEvents takes them.
-func eventArgs(t *transaction, events []contract.Event, told func(*contract.Event) bool) pgx.StrictNamedArgs {
+func eventArgs(t *transaction, events []contract.Event, how *storing) pgx.StrictNamedArgs {
 	blocks, indexes := placesOf(events)
 
 	return pgx.StrictNamedArgs{
-		"chain": t.cfg.ChainID, "writer": t.known.writer, "token": t.token, "blocks": blocks, "indexes": indexes,
+		"chain": t.cfg.ChainID, "writer": t.known.writer, "blocks": blocks, "indexes": indexes,
 		"times":       column.Of(events, timeOf),
 		"types":       column.Of(events, func(e *contract.Event) int16 { return t.known.types[e.Name] }),
 		"slots":       column.Of(events, func(e *contract.Event) int16 { return partition.Slot(e.Escrow) }),
 		"occurrences": column.Of(events, func(e *contract.Event) int16 { return e.Occurrence }),
-		"told":        column.Of(events, told),
+		"told":        column.Of(events, how.told),
+		"apart":       column.Of(events, how.isApart),
 		"hashes":      column.Of(events, hashOf),
 		"txs":         column.Of(events, txOf),
 		"escrows":     column.Of(events, escrowOf),
@@ -243,23 +227,12 @@ func eventArgs(t *transaction, events []contract.Event, told func(*contract.Even
 	}
 }
 
-// storeEvents inserts the missing events, and an outbox row for each of them that is published. It
-// returns them, first those with the seq of their outbox row, then the others, each in the order of
-// the input: rows inserted in order are returned in order, and numbered in order. It avoids joins:
-// the planner has no statistics of an array, and chose merge joins by text, and JIT compilation.
+// storeEvents inserts the missing events and returns their places. It avoids joins: the planner has no statistics of an
+// array, and chose merge joins by text, and JIT compilation.
 const storeEvents = `
-	with new as (
-		insert into events (chain_id, writer, block_number, block_time, log_index, type, slot, occurrence, told, block_hash, tx_hash, escrow, emitter, args)
-		select @chain, @writer, t.*
-		from unnest(@blocks::bigint[], @times::bigint[], @indexes::integer[], @types::smallint[], @slots::smallint[], @occurrences::smallint[],
-		            @told::boolean[], @hashes::bytea[], @txs::bytea[], @escrows::bytea[], @emitters::bytea[], @args::text[]) as t
-		on conflict (chain_id, block_number, log_index) do nothing
-		returning block_number, log_index, slot, escrow, type, told),
-	queued as (
-		insert into outbox (chain_id, token, block_number, log_index, slot, escrow, event_type)
-		select @chain, @token, block_number, log_index, slot, escrow, (select name from event_types t where t.id = type) from new
-			where told
-		returning block_number, log_index, seq)
-	select block_number, log_index, seq from queued
-	union all
-	select block_number, log_index, null from new where not told`
+	insert into events (chain_id, writer, block_number, block_time, log_index, type, slot, occurrence, told, apart, block_hash, tx_hash, escrow, emitter, args)
+	select @chain, @writer, t.*
+	from unnest(@blocks::bigint[], @times::bigint[], @indexes::integer[], @types::smallint[], @slots::smallint[], @occurrences::smallint[],
+	            @told::boolean[], @apart::boolean[], @hashes::bytea[], @txs::bytea[], @escrows::bytea[], @emitters::bytea[], @args::text[]) as t
+	on conflict (chain_id, block_number, log_index) do nothing
+	returning block_number, log_index`

@@ -24,6 +24,7 @@ type transaction struct {
 
 // Result is what a transaction changed.
 type Result struct {
+	Log        []outbox.Pending // the new events of the log, in the order of their messages
 	Pending    []outbox.Pending // the new outbox rows, in seq order
 	New        int              // events stored
 	Duplicates int              // events that had been stored before

@@ -9,10 +9,6 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/column"
 )
 
-// bulk is the number of rows from which COPY pays off; it takes one more round trip than a
-// statement.
-const bulk = 256
-
 // Add adds rows for stored events in the caller's transaction, in their order, and sets their ID.
 func Add(ctx context.Context, tx pgx.Tx, chainID, token int64, rows []Pending) error {
 	if len(rows) == 0 {
@@ -23,12 +19,7 @@ func Add(ctx context.Context, tx pgx.Tx, chainID, token int64, rows []Pending) e
 		rows[i].Token = token
 	}
 
-	add := insert
-	if len(rows) >= bulk {
-		add = copyRows
-	}
-
-	if err := add(ctx, tx, chainID, rows); err != nil {
+	if err := insert(ctx, tx, chainID, rows); err != nil {
 		return fmt.Errorf("add %d rows to the outbox: %w", len(rows), err)
 	}
 
@@ -52,32 +43,6 @@ func insert(ctx context.Context, tx pgx.Tx, chainID int64, rows []Pending) error
 		column.Of(rows, func(p *Pending) string { return p.Event.Name }))
 
 	return number(found, rows)
-}
-
-// copyRows reserves the numbers first, since COPY returns none.
-func copyRows(ctx context.Context, tx pgx.Tx, chainID int64, rows []Pending) error {
-	found, _ := tx.Query(ctx, `select nextval('outbox_seq_seq') from generate_series(1, $1)`, len(rows))
-	if err := number(found, rows); err != nil {
-		return err
-	}
-
-	var values [9]any
-	at := -1
-	_, err := tx.CopyFrom(ctx, pgx.Identifier{"outbox"},
-		[]string{"chain_id", "seq", "token", "block_number", "log_index", "slot", "kind", "escrow", "event_type"},
-		pgx.CopyFromFunc(func() ([]any, error) {
-			if at++; at == len(rows) {
-				return nil, nil
-			}
-
-			r := &rows[at]
-			values = [9]any{chainID, r.Seq, r.Token, int64(r.Event.BlockNumber), int32(r.Event.LogIndex), r.Slot, r.Kind,
-				r.Event.Escrow[:], r.Event.Name}
-
-			return values[:], nil
-		}))
-
-	return err
 }
 
 // number assigns the returned numbers to the rows.

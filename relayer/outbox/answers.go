@@ -67,46 +67,28 @@ func (*Answers) Key(lane Lane) string { return lane.Command }
 const (
 	answerColumns = `r.seq, r.token, r.command_id, r.state, r.code, r.reply_to, r.body::text`
 	answersPage   = `
-	select ` + answerColumns + `, 0 from replies r
+	select ` + answerColumns + ` from replies r
 	 where chain_id = @chain and seq > @last and command_id <> all(@without::text[])
 	 order by seq limit @limit`
-	answersOf = `
-	select ` + answerColumns + `, w.ord
-	  from unnest(@ids::text[], @froms::bigint[], @limits::integer[]) with ordinality as w(id, first, n, ord)
-	 cross join lateral (
-	       select * from replies
-	        where chain_id = @chain and command_id = w.id and seq >= w.first order by seq limit w.n) r
-	 order by w.ord, r.seq`
 )
 
 // Page is Box's, of all answers.
-func (a *Answers) Page(ctx context.Context, _ []int16, last int64, limit int, without []Lane) ([]Found, error) {
-	page, err := read(ctx, a.DB, answersPage, pgx.StrictNamedArgs{"chain": a.ChainID, "last": last, "limit": limit,
+func (a *Answers) Page(ctx context.Context, _ Right, _ []int16, last int64, limit int,
+	without []Lane) (page []Found, next int64,
+	err error) {
+	page, err = read(ctx, a.DB, answersPage, pgx.StrictNamedArgs{"chain": a.ChainID, "last": last, "limit": limit,
 		"without": column.Of(without, func(l *Lane) string { return l.Command })}, a.scan)
 	if err != nil {
-		return nil, fmt.Errorf("read the answers behind %d: %w", last, err)
+		return nil, 0, fmt.Errorf("read the answers behind %d: %w", last, err)
 	}
 
-	return page, nil
-}
-
-// Lanes is Box's.
-func (a *Answers) Lanes(ctx context.Context, _ []int16, wants []Want) ([][]Found, error) {
-	all, err := read(ctx, a.DB, answersOf, pgx.StrictNamedArgs{"chain": a.ChainID,
-		"ids":    column.Of(wants, func(w *Want) string { return w.Lane.Command }),
-		"froms":  column.Of(wants, func(w *Want) int64 { return w.From }),
-		"limits": column.Of(wants, func(w *Want) int32 { return int32(w.Limit) })}, a.scan)
-	if err != nil {
-		return nil, fmt.Errorf("read the answers to %d commands: %w", len(wants), err)
-	}
-
-	return byWant(all, len(wants)), nil
+	return page, 0, nil
 }
 
 func (a *Answers) scan(row pgx.CollectableRow) (f Found, err error) {
 	var id, state, code, replyTo string
 	f.Answer = &Answer{}
-	err = row.Scan(&f.Seq, &f.Token, &id, &state, &code, &replyTo, &f.Answer.Body, &f.want)
+	err = row.Scan(&f.Seq, &f.Token, &id, &state, &code, &replyTo, &f.Answer.Body)
 	f.Answer.Attributes = map[string]string{"command_id": id, "state": state, "code": code, "reply_to": replyTo,
 		"chain_id": strconv.FormatInt(a.ChainID, 10)}
 
@@ -119,4 +101,4 @@ func (a *Answers) Delete(ctx context.Context, rows []Sent, limit time.Duration) 
 }
 
 // Doubt notes nothing: an answer has its revision, which tells a repetition.
-func (*Answers) Doubt(context.Context, map[int16]int64) error { return nil }
+func (*Answers) Doubt(context.Context, []int16) error { return nil }

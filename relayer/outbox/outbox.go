@@ -1,11 +1,19 @@
-// Package outbox is the tables of messages that were committed and wait for Pub/Sub's
-// acknowledgement: those of events (Box) and those of answers to commands (Answers). It has their
-// rows, and the statements that read, count, delete and add them.
+// Package outbox is what was committed and waits for Pub/Sub's acknowledgement: messages of events
+// (Box) and answers to commands (Answers). It has the statements that read it, and that note what
+// was acknowledged.
 //
-// The owner of a slot is the only writer of its rows, one commit after the other, so the order of
-// seq is the order of commits and of publishing. (Others request what they want published: see
-// package ledger.) A row names its event: the one at its place in events, or the one in
-// orphaned_events; it is deleted once its message was acknowledged.
+// The message of an event has no row of its own. The log is the events that are told and not apart,
+// in the order of the chain, and each slot has a place, sent: every event of its log at or before it
+// is acknowledged. See log.go.
+//
+// The table outbox is for what the log cannot say: retractions, replays, what was read later than
+// its slot, keys that fail. Its rows are in the order of seq. While an escrow has rows, its new
+// events get rows behind them. So of each escrow the log comes first, and then its rows. A row names
+// its event: the one at its place in events, or the one in orphaned_events; it is deleted once its
+// message was acknowledged.
+//
+// The owner of a slot is the only writer of its events and rows, one commit after the other. (Others
+// request what they want published: see package ledger.)
 package outbox
 
 import (
@@ -32,9 +40,12 @@ type ID struct {
 	Token int64 // drawn by the commit
 }
 
-// Pending is an outbox row with its event.
+// FirstRow is the lowest seq of rows that come last. Rows that go ahead of all that are there have lower ones: 2^40.
+const FirstRow = 1 << 40
+
+// Pending is an event of the log, or an outbox row with its event.
 type Pending struct {
-	ID
+	ID     // zero: it is of the log
 	Slot   int16
 	Kind   int16 // message.Kind
 	Event  contract.Event
@@ -152,20 +163,16 @@ func remove(ctx context.Context, db *pgxpool.Pool, table string, chainID int64, 
 // Postgres compares each row with each token in a generic plan.
 const deleteRows = ` where chain_id = $1 and seq = any($2) and (token in (select unnest($3::bigint[]))) is true`
 
-// Doubt raises the doubt of slots, each to a seq: rows of the slot up to it may have been published
-// by an owner that lost the outcome. It only feeds a metric, relayer_republished_total. An owner
-// that yields its slots calls this method; if slots are taken from an owner that could not call it,
-// every row is in doubt (package partition).
-func (b *Box) Doubt(ctx context.Context, seqs map[int16]int64) error {
+// Doubt notes that what is committed of slots may have been published by an owner that lost the
+// outcome. It only feeds a metric, relayer_republished_total. An owner that yields its slots calls
+// this method; if slots are taken from an owner that could not call it, everything is in doubt
+// (package partition).
+func (b *Box) Doubt(ctx context.Context, slots []int16) error {
 	ctx, cancel := context.WithTimeout(ctx, doubtTimeout)
 	defer cancel()
-	slots, highest := make([]int16, 0, len(seqs)), make([]int64, 0, len(seqs))
-	for slot, seq := range seqs {
-		slots, highest = append(slots, slot), append(highest, seq)
-	}
-
-	if _, err := b.DB.Exec(ctx, raiseDoubt, b.ChainID, slots, highest); err != nil {
-		return fmt.Errorf("record the messages in doubt of %d slots: %w", len(seqs), err)
+	if _, err := b.DB.Exec(ctx, `update slot_ownership set doubt = clock_timestamp() where chain_id = $1 and slot = any($2)`,
+		b.ChainID, slots); err != nil {
+		return fmt.Errorf("record the messages in doubt of %d slots: %w", len(slots), err)
 	}
 
 	return nil
@@ -173,8 +180,3 @@ func (b *Box) Doubt(ctx context.Context, seqs map[int16]int64) error {
 
 // doubtTimeout bounds one attempt to record it.
 const doubtTimeout = 5 * time.Second
-
-const raiseDoubt = `
-	update slot_ownership s set doubt_seq = t.seq
-	from unnest($2::smallint[], $3::bigint[]) as t(slot, seq)
-	where s.chain_id = $1 and s.slot = t.slot and s.doubt_seq < t.seq`

@@ -45,7 +45,7 @@ func BenchmarkPublish(b *testing.B) {
 					if source == "offered" {
 						w.Exec(`update slot_ownership set owner = $1`, me)
 						for i, rows := range commits {
-							p.Offer(1, rows)
+							p.OfferRows(1, rows)
 							require.NoError(b, w.tap.Wait(b.Context(), max(0, (i-3)*batch)))
 						}
 					}
@@ -74,7 +74,7 @@ func BenchmarkLone(b *testing.B) {
 		b.StopTimer()
 		rows := w.commit("Approved", message.Original, n%1000)
 		b.StartTimer()
-		p.Offer(1, rows)
+		p.OfferRows(1, rows)
 		require.NoError(b, w.tap.Wait(b.Context(), n+1))
 	}
 

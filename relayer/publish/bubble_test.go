@@ -2,11 +2,12 @@ package publish
 
 import (
 	"context"
-	"errors"
+	"flag"
+	"log/slog"
 	"math/rand/v2"
 	"slices"
 	"strconv"
-	"sync"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,320 +16,226 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
-	"github.com/fusion-prime/escrow-relayer/relayer/contract"
 	"github.com/fusion-prime/escrow-relayer/relayer/outbox"
 	"github.com/fusion-prime/escrow-relayer/relayer/publish/pubsub"
 )
 
-// weather is how the outside behaves, in simulated time: every statement and every request takes a
-// while, and some fail. Its outbox does what package outbox does, for one owner of all slots.
-type weather struct {
-	*outbox.Box
-	mu     sync.Mutex
-	random *rand.Rand
-	calm   bool // nothing fails any more
-	rows   map[int64]outbox.Pending
-	doubts map[int16]int64
-	stored []int64 // by Pub/Sub, in this order
-}
+var bubbles = flag.Uint64("bubbles", 240, "seeds of TestBubble")
+var firstBubble = flag.Uint64("bubble", 0, "the first of them")
 
-var errWeather = errors.New("the database is away")
-
-// pass waits for up to a time, and reports whether what waited fails.
-func (w *weather) pass(ctx context.Context, upTo time.Duration, oneIn int) (fails bool, err error) {
-	w.mu.Lock()
-	timer := time.NewTimer(time.Duration(w.random.Int64N(int64(upTo))))
-	fails = !w.calm && w.random.IntN(oneIn) == 0
-	w.mu.Unlock()
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false, ctx.Err()
-	case <-timer.C:
-		return fails, nil
-	}
-}
-
-// statement waits for the database, and locks it if it answers.
-func (w *weather) statement(ctx context.Context) error {
-	fails, err := w.pass(ctx, 20*time.Millisecond, 10)
-	if err == nil && fails {
-		err = errWeather
-	}
-
-	if err == nil {
-		w.mu.Lock()
-	}
-
-	return err
-}
-
-// find returns rows in order, at most limit; the database is locked.
-func (w *weather) find(limit int, match func(int64, outbox.Lane) bool) (found []outbox.Found) {
-	seqs := make([]int64, 0, len(w.rows))
-	for seq := range w.rows {
-		seqs = append(seqs, seq)
-	}
-
-	slices.Sort(seqs)
-	for _, seq := range seqs {
-		if p := w.rows[seq]; len(found) < limit && match(seq, w.LaneOf(&p)) {
-			found = append(found, outbox.Found{Pending: p, Doubtful: seq <= w.doubts[p.Slot]})
-		}
-	}
-
-	return found
-}
-
-func (w *weather) Page(ctx context.Context, mine []int16, last int64, limit int,
-	without []outbox.Lane) ([]outbox.Found, error) {
-	if err := w.statement(ctx); err != nil {
-		return nil, err
-	}
-
-	defer w.mu.Unlock()
-
-	return w.find(limit, func(seq int64, id outbox.Lane) bool {
-		return seq > last && slices.Contains(mine, id.Slot) && !slices.Contains(without, id)
-	}), nil
-}
-
-func (w *weather) Lanes(ctx context.Context, mine []int16, wants []outbox.Want) ([][]outbox.Found, error) {
-	if err := w.statement(ctx); err != nil {
-		return nil, err
-	}
-
-	defer w.mu.Unlock()
-	all := make([][]outbox.Found, len(wants))
-	for i, want := range wants {
-		all[i] = w.find(want.Limit, func(seq int64, id outbox.Lane) bool {
-			return seq >= want.From && id == want.Lane && slices.Contains(mine, id.Slot)
+// The whole publisher in simulated time: offers that are lost, a database and a Pub/Sub that fail in every way, slots
+// that are quiesced, resumed, released and taken again from others who have gone ahead, rollbacks, tenures that end,
+// and processes that die. Whatever happens: what Pub/Sub has stored is, per escrow and without what a consumer has
+// seen, exactly what was committed, in order; nothing is noted as sent that Pub/Sub has not got; each message that
+// came twice was counted, and none did where nothing was lost; and nothing is left at the end.
+func TestBubble(t *testing.T) {
+	for seed := *firstBubble; seed < *firstBubble+*bubbles; seed++ {
+		t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { bubble(t, seed) })
 		})
 	}
-
-	return all, nil
 }
 
-func (w *weather) Delete(ctx context.Context, rows []outbox.Sent, _ time.Duration) error {
-	if err := w.statement(ctx); err != nil {
-		return err
-	}
-
-	defer w.mu.Unlock()
-	for _, r := range rows {
-		if w.rows[r.Seq].Token == r.Token {
-			delete(w.rows, r.Seq)
-		}
-	}
-
-	return nil
+// sky is a publisher in the weather.
+type sky struct {
+	*weather
+	*Publisher
+	t      *testing.T
+	seed   uint64
+	random *rand.Rand
+	cfg    Config
+	end    func()
+	died   int // processes
 }
-
-func (w *weather) Doubt(ctx context.Context, seqs map[int16]int64) error {
-	if err := w.statement(ctx); err != nil {
-		return err
-	}
-
-	defer w.mu.Unlock()
-	for slot, seq := range seqs {
-		w.doubts[slot] = max(w.doubts[slot], seq)
-	}
-
-	return nil
-}
-
-// Publish takes up to 50 ms, and refuses some requests, loses the answers of some, and hangs on some.
-func (w *weather) Publish(ctx context.Context, _, _ string, messages []pubsub.Message) ([]string, error) {
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	fails, err := w.pass(ctx, 50*time.Millisecond, 6)
-	if err != nil {
-		return nil, err
-	}
-
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	how := w.random.IntN(4)
-	if fails && how == 0 {
-		return nil, status.Error(codes.PermissionDenied, "refused")
-	}
-
-	if fails && how == 1 {
-		return nil, status.Error(codes.Unavailable, "lost on the way")
-	}
-
-	for _, m := range messages {
-		seq, err := strconv.ParseInt(m.Attributes["block_number"], 10, 64)
-		if err != nil {
-			return nil, status.Error(codes.InvalidArgument, err.Error())
-		}
-
-		w.stored = append(w.stored, seq)
-	}
-
-	switch {
-	case fails && how == 2:
-		return nil, status.Error(codes.Unavailable, "the answer was lost")
-	case fails && how == 3:
-		w.mu.Unlock()
-		<-ctx.Done()
-		w.mu.Lock()
-
-		return nil, ctx.Err()
-	}
-
-	return nil, nil
-}
-
-// commit adds rows of escrows to the outbox.
-func (w *weather) commit(next *int64, escrows ...byte) (rows []outbox.Pending) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, who := range escrows {
-		*next++
-		p := outbox.Pending{ID: outbox.ID{Seq: *next, Token: 7 * *next}, Slot: int16(who),
-			Event: contract.Event{Name: "Approved",
-				Escrow: common.Address{19: who}, BlockNumber: uint64(*next), Args: []byte(`{}`)}}
-		w.rows[p.Seq] = p
-		rows = append(rows, p)
-	}
-
-	return rows
-}
-
-// The whole publisher in simulated time: offers that are lost, an outbox and a Pub/Sub that fail in
-// every way, slots that are quiesced and resumed (also when it was not waited for), tenures that
-// end, and processes that die. Whatever happens: what Pub/Sub has stored is, per key and without
-// what a consumer has seen, exactly what was committed, in order; each message that came twice was
-// counted; and the outbox is empty at the end.
-func TestBubble(t *testing.T) {
-	for seed := range uint64(200) {
-		synctest.Test(t, func(t *testing.T) { bubble(t, seed) })
-	}
-}
-
-// allSlots are those of the escrows in a bubble.
-var allSlots = []int16{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}
 
 func bubble(t *testing.T, seed uint64) {
-	random := rand.New(rand.NewPCG(seed, 1))
-	w := &weather{random: rand.New(rand.NewPCG(seed, 2)), rows: map[int64]outbox.Pending{}, doubts: map[int16]int64{}}
+	w := newWeather(seed, seed%3 == 0)
 	reg := prometheus.NewRegistry()
-	cfg := Config{DB: &pgxpool.Pool{}, ChainID: 7, Owner: "r0", Sender: w, Topics: pubsub.Topics{Default: "d"},
-		Metrics: NewMetrics(reg), Handover: &Handover{}, Jitter: rand.New(rand.NewPCG(seed, 3)).Float64,
-		BySlot: seed%2 == 1}
-
-	begin := func() (p *Publisher, end func()) {
-		p, err := New(cfg)
-		require.NoError(t, err)
-		w.Box, p.store = p.store.(*outbox.Box), w
-		p.limits.windowRows, p.limits.pageRows, p.limits.laneRows = 40, 8, 6
-		p.limits.batchRows, p.limits.requests, p.limits.maxBlocked = 3, 4, 5
-		ctx, cancel := context.WithCancel(t.Context())
-		ended := make(chan error, 1)
-		p.Reload(allSlots)
-		go func() { ended <- p.Run(ctx) }()
-
-		return p, func() {
-			cancel()
-			require.NoError(t, <-ended)
-		}
-	}
-
-	p, end := begin()
-	var next int64
-	var committed []outbox.Pending
-	quiesce := func() {
-		slots := []int16{int16(random.IntN(12)), int16(random.IntN(12))}
-		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(random.Int64N(int64(6*time.Second))))
-		defer cancel()
-		if p.Quiesce(ctx, slots) == nil {
-			w.mu.Lock()
-			before := len(w.stored)
-			w.mu.Unlock()
-			let(time.Second)
-			w.mu.Lock()
-			for _, seq := range w.stored[before:] {
-				require.NotContains(t, slots, committed[seq-1].Slot, "published while at rest")
-			}
-
-			w.mu.Unlock()
-			p.Resume(slots, 0)
-		}
-	}
-
-	for range 60 {
-		let(time.Duration(random.Int64N(int64(100 * time.Millisecond))))
-		escrows := make([]byte, 1+random.IntN(8))
-		for i := range escrows {
-			escrows[i] = byte(random.IntN(12))
-		}
-
-		rows := w.commit(&next, escrows...)
-		committed = append(committed, rows...)
-		switch random.IntN(16) {
-		case 0: // the offer is lost
-			p.Reload(allSlots)
-		case 1:
-			p.Reload(allSlots)
-			p.Offer(1, rows)
-		case 2:
-			p.Offer(1, rows)
-			quiesce()
-		case 3:
-			end()
-			p, end = begin()
-		case 4: // a process dies: nothing is known of what it had to send, but to the database
-			end()
-			w.mu.Lock()
-			for slot := range int16(12) {
-				w.doubts[slot] = next
-			}
-
-			w.mu.Unlock()
-			cfg.Handover = &Handover{}
-			p, end = begin()
-		default:
-			p.Offer(1, rows)
-		}
+	s := &sky{weather: w, t: t, seed: seed, random: rand.New(rand.NewPCG(seed, 1)), cfg: Config{DB: &pgxpool.Pool{},
+		ChainID: 7,
+		Owner:   "r0", Sender: w, Topics: pubsub.Topics{Default: "d"}, Metrics: NewMetrics(reg), Handover: &Handover{},
+		Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Jitter: rand.New(rand.NewPCG(seed, 3)).Float64,
+		BySlot: seed%2 == 1}}
+	s.begin()
+	for range 80 {
+		let(time.Duration(s.random.Int64N(int64(100 * time.Millisecond))))
+		s.step()
+		require.Empty(t, w.wrong, "seed %d", seed)
 	}
 
 	w.mu.Lock()
 	w.calm = true
 	w.mu.Unlock()
+	s.Reload(w.claim())
+	for range 10 { // the others had gone ahead
+		s.Offer(w.commit(5))
+		let(100 * time.Millisecond)
+	}
+
 	let(5 * time.Minute)
 	synctest.Wait()
-	require.Zero(t, p.Stats(), "seed %d", seed)
-	end()
+	require.Zero(t, s.Stats(), "seed %d", seed)
+	s.end()
+	require.Empty(t, w.wrong, "seed %d", seed)
 	require.Empty(t, w.rows, "seed %d", seed)
-	w.check(t, seed, committed, counter(t, reg, "relayer_republished_total"))
+	s.compare(counter(t, reg, "relayer_republished_total"))
+}
+
+// begin begins a tenure.
+func (s *sky) begin() {
+	p, err := New(s.cfg)
+	require.NoError(s.t, err)
+	s.mu.Lock()
+	s.Box = p.store.(*outbox.Box)
+	s.right.Epoch++
+	s.mu.Unlock()
+	p.store, p.log = s.weather, s.weather
+	p.limits.windowRows, p.limits.pageRows = 40, 8
+	p.limits.batchRows, p.limits.requests, p.limits.maxBlocked = 3, 4, 5
+	s.Publisher = p
+	p.Reload(s.held())
+	ctx, cancel := context.WithCancel(s.t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- p.Run(ctx) }()
+	s.end = func() {
+		cancel()
+		require.NoError(s.t, <-ended)
+	}
+}
+
+func (s *sky) step() {
+	c := s.commit(s.random.Int64N(8))
+	what := s.random.IntN(20)
+	if what < 10 {
+		s.mu.Lock()
+		s.trace(0, "step %d", what)
+		s.mu.Unlock()
+	}
+	if s.clean && (what == 4 || what == 8) {
+		what = 9
+	}
+
+	switch what {
+	case 0: // the offer is lost
+		s.Reload(s.held())
+	case 1:
+		s.Reload(s.held())
+		s.Offer(c)
+	case 2:
+		s.Offer(c)
+		s.quiesce(false)
+	case 3:
+		s.end()
+		s.begin()
+	case 4: // a process dies, and nothing is known of what it had sent
+		s.died++
+		s.doubtAll()
+		s.end()
+		s.cfg.Handover = &Handover{}
+		s.begin()
+	case 5:
+		s.Offer(c)
+		s.quiesce(true)
+	case 6:
+		s.Offer(c)
+		s.others(s.random.Int64N(12))
+	case 7:
+		s.Offer(c)
+		s.Reload(s.claim())
+	case 8:
+		s.Offer(c)
+		s.rollback(max(1, s.next-s.random.Int64N(15)))
+		let(time.Duration(s.random.Int64N(int64(50 * time.Millisecond))))
+		s.Reload(s.held())
+	default:
+		s.Offer(c)
+		for range s.random.IntN(3) {
+			s.Offer(s.commit(s.random.Int64N(4)))
+		}
+	}
+}
+
+// quiesce has two slots rest, and maybe releases them.
+func (s *sky) quiesce(release bool) {
+	slots := []int16{int16(s.random.IntN(slotsInBubble)), int16(s.random.IntN(slotsInBubble))}
+	ctx, cancel := context.WithTimeout(s.t.Context(), time.Duration(s.random.Int64N(int64(6*time.Second))))
+	defer cancel()
+	commits := make(chan struct{})
+	go func() { // the watch goes on
+		defer close(commits)
+		for range s.random.IntN(4) {
+			let(20 * time.Millisecond)
+			s.Offer(s.commit(1))
+		}
+	}()
+	err := s.Quiesce(ctx, slots)
+	<-commits
+	if err != nil {
+		return
+	}
+
+	s.mu.Lock()
+	before := len(s.stored)
+	s.mu.Unlock()
+	let(time.Second)
+	s.mu.Lock()
+	for _, number := range s.stored[before:] {
+		require.NotContains(s.t, slots, s.committed[number].Slot, "seed %d: published while at rest", s.seed)
+	}
+
+	s.mu.Unlock()
+	if !release {
+		s.Resume(slots, 0)
+		return
+	}
+
+	s.release(slots)
+	right, held := s.held()
+	s.Resume(slots, right.Epoch)
+	if s.random.IntN(2) == 0 {
+		s.Reload(right, held)
+	}
 }
 
 // let lets simulated time pass: it moves only while every goroutine of the bubble waits, so no machine
 // is waited for, and everything that is due by then has happened.
 func let(pass time.Duration) { <-time.After(pass) }
 
-// check compares what was stored with what was committed.
-func (w *weather) check(t *testing.T, seed uint64, committed []outbox.Pending, counted float64) {
+// compare compares what was stored with what was committed.
+func (s *sky) compare(counted float64) {
 	seen, again := map[int64]bool{}, map[int64]bool{}
-	last := map[outbox.Lane]int64{}
-	for _, seq := range w.stored {
-		if seen[seq] {
-			again[seq] = true // and maybe once more: what is counted are messages, when they are acknowledged
+	last := map[common.Address]int64{}
+	for _, number := range s.stored {
+		if seen[number] {
+			again[number] = true // and maybe once more: what is counted are messages, when they are acknowledged
 			continue
 		}
 
-		seen[seq] = true
-		id := w.LaneOf(&committed[seq-1])
-		require.Greater(t, seq, last[id], "seed %d: out of order", seed)
-		last[id] = seq
+		seen[number] = true
+		p := s.committed[number]
+		require.Greater(s.t, p.Seq, last[p.Event.Escrow], "seed %d: %d is out of order\n%s", s.seed, number,
+			strings.Join(s.told(p.Event.Escrow), "\n"))
+		last[p.Event.Escrow] = p.Seq
 	}
 
-	require.Len(t, seen, len(committed), "seed %d: lost", seed)
-	require.LessOrEqual(t, float64(len(again)), counted, "seed %d: came twice and were not counted", seed)
+	var lost []int64
+	for number := range s.committed {
+		if !seen[number] {
+			lost = append(lost, number)
+		}
+	}
+
+	slices.Sort(lost)
+	require.Empty(s.t, lost, "seed %d: lost", s.seed)
+	if s.clean {
+		for number := range again {
+			require.Fail(s.t, "came twice", "seed %d: %d\n%s", s.seed, number,
+				strings.Join(s.told(s.committed[number].Event.Escrow), "\n"))
+		}
+	}
+
+	require.LessOrEqual(s.t, float64(len(again)), counted, "seed %d: came twice and were not counted", s.seed)
 }
 
 func counter(t *testing.T, reg *prometheus.Registry, name string) float64 {

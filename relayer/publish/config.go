@@ -44,9 +44,11 @@ type Config struct {
 // Handover passes from one tenure to the next what this process knows about the outbox beyond the
 // database. One Publisher at a time uses it.
 type Handover struct {
-	acked  []outbox.Sent   // acknowledged but still in the outbox, because the database was gone: must be skipped
-	unsure map[int16]int64 // per slot, the seq up to which the outcome of requests is unknown
-	memory string          // of the database server that the last Publisher ran on
+	// acknowledged, and not noted because the database was gone: must be skipped
+	acked   []outbox.Sent
+	entries map[int16][]entry
+	unsure  map[int16]int64 // per slot, the seq up to which the outcome of requests is unknown; 0: of the log only
+	memory  string          // of the database server that the last Publisher ran on
 }
 
 // Known reports whether a Publisher of this process has run on the server with that memory.
@@ -65,9 +67,8 @@ type Sender interface {
 
 // limits of a publisher. Tests make them small.
 type limits struct {
-	windowRows  int           // in memory, or acknowledged but still in the outbox: what a crash can repeat
+	windowRows  int           // in memory, or acknowledged and not noted: what a crash can repeat, or one block
 	windowBytes int           // of those, about; one page may exceed it
-	laneRows    int           // of one lane in memory; the rest stays in the outbox: one lane must not fill the window
 	pageRows    int           // rows read at once
 	requests    int           // in flight per topic; Pub/Sub takes some 20 ms, so one key per escrow needs many
 	batchRows   int           // messages in a request: the service accepts 1,000
@@ -75,18 +76,14 @@ type limits struct {
 	maxBlocked  int           // blocked lanes of a topic from which its new lanes wait
 	firstDelay  time.Duration // of a blocked lane; it doubles
 	lastDelay   time.Duration // the longest
-	linger      time.Duration // before a deletion below deleteFull: fewer transactions, a wider crash window
-	deleteFull  int           // rows from which a deletion begins at once
-	deleteMost  int           // rows of one deletion
 	drain       time.Duration // at the end, the wait for acknowledgements
 	rereadEvery time.Duration // a periodic reading from the start: the safety net under every hint
 }
 
 var defaultLimits = limits{
-	windowRows: 16_384, windowBytes: 32 << 20, laneRows: 1_000, pageRows: 2_048, requests: 512, batchRows: 1_000,
+	windowRows: 16_384, windowBytes: 32 << 20, pageRows: 2_048, requests: 512, batchRows: 1_000,
 	batchBytes: 1 << 20, maxBlocked: 2_000,
-	firstDelay: 100 * time.Millisecond, lastDelay: 30 * time.Second, linger: 5 * time.Millisecond, deleteFull: 1_000,
-	deleteMost: 4_096, drain: drainTimeout, rereadEvery: 30 * time.Second,
+	firstDelay: 100 * time.Millisecond, lastDelay: 30 * time.Second, drain: drainTimeout, rereadEvery: 30 * time.Second,
 }
 
 const (
@@ -98,6 +95,12 @@ const (
 	drainTimeout = 4 * time.Second
 	// deleteAtEnd bounds the deletions after that wait.
 	deleteAtEnd = time.Second
+	// moveAfter is after how many failures in a row a key may be given rows, so that it does not hold up the others.
+	moveAfter = 3
+	// movesAtOnce bounds the events in memory of the keys that one transaction gives rows, but for the last key.
+	movesAtOnce = 500
+	// noteTimeout bounds a note of what is sent, and a transaction that gives rows.
+	noteTimeout = 30 * time.Second
 )
 
 // backoff is the delay before the next attempt after so many consecutive failures: it doubles from

@@ -8,52 +8,34 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/outbox"
 )
 
-// Limits of deletions. A slow database gets smaller ones and more time; a fast one gets larger
-// ones.
+// Limits of deletions.
 const (
-	// deleteLimit bounds one deletion; a single row that exceeds it may take up to maxDeleteLimit.
-	deleteLimit    = 8 * time.Second
-	maxDeleteLimit = 2 * time.Minute
+	// deleteMost bounds the rows of one; after a failure the next has half as many, after a success twice as many.
+	deleteMost = 1_000
+	// deleteLimit bounds one deletion in time; that of a single row may take up to loneLimit.
+	deleteLimit = 8 * time.Second
+	loneLimit   = 2 * time.Minute
 	// minDeletePause and maxDeletePause bound the pause after a failed deletion.
 	minDeletePause = 100 * time.Millisecond
 	maxDeletePause = 5 * time.Second
 )
 
-// deleter deletes the finished rows from the outbox.
+// deleter deletes the finished rows from the outbox: those that came while a deletion was in flight with the next one.
 //
 // A row is either in waiting or in batch, from add until a deletion with that row has succeeded. At
 // most one deletion is in flight, of batch. It belongs to the goroutine of the loop.
 type deleter struct {
-	run     func(rows []outbox.Sent, limit time.Duration) // deletes in a separate goroutine, and reports to the loop
-	linger  time.Duration
-	full    int // rows from which a deletion begins before linger is over
-	maxSize int
+	run func(rows []outbox.Sent, limit time.Duration) // deletes in a separate goroutine, and reports to the loop
 
 	waiting []outbox.Sent
-	since   time.Time // when the oldest of waiting was added
 	batch   []outbox.Sent
-	busy    bool // a deletion is in flight
-	begun   time.Time
-
-	deletionPace
+	busy    bool      // a deletion is in flight
+	size    int       // rows of the next one
+	fails   int       // consecutive
+	pause   time.Time // until then after a failure
 }
 
-// deletionPace is the size and the deadline of the next deletion, and when it may begin. All of it
-// changes with the outcome of a deletion.
-type deletionPace struct {
-	size  int // rows
-	limit time.Duration
-	fails int       // consecutive
-	pause time.Time // until then
-}
-
-func (d *deleter) add(now time.Time, s outbox.Sent) {
-	if len(d.waiting) == 0 {
-		d.since = now
-	}
-
-	d.waiting = append(d.waiting, s)
-}
+func (d *deleter) add(s outbox.Sent) { d.waiting = append(d.waiting, s) }
 
 // idle reports whether everything is deleted.
 func (d *deleter) idle() bool { return !d.busy && len(d.waiting) == 0 }
@@ -62,66 +44,43 @@ func (d *deleter) idle() bool { return !d.busy && len(d.waiting) == 0 }
 func (d *deleter) undeleted() int { return len(d.waiting) + len(d.batch) }
 
 // due is when the next deletion begins; zero while there is none to begin, or one is in flight.
-func (d *deleter) due(deletionsAwaited bool) time.Time {
-	switch {
-	case d.busy || len(d.waiting) == 0:
+func (d *deleter) due() time.Time {
+	if d.busy || len(d.waiting) == 0 {
 		return time.Time{}
-	case len(d.waiting) >= min(d.full, d.size) || deletionsAwaited:
-		return d.pause.Add(1) // past, and not zero
-	case d.pause.After(d.since.Add(d.linger)):
-		return d.pause
 	}
 
-	return d.since.Add(d.linger)
+	return d.pause.Add(1) // not zero
 }
 
 // begin begins a deletion of the oldest rows: neighbours in the table and its indexes cost less
 // together.
-func (d *deleter) begin(now time.Time) {
+func (d *deleter) begin() {
 	slices.SortFunc(d.waiting, func(a, b outbox.Sent) int { return cmp.Compare(a.Seq, b.Seq) })
-	n := min(len(d.waiting), d.size)
+	n, limit := min(len(d.waiting), d.size), deleteLimit
+	if n == 1 {
+		limit = loneLimit
+	}
+
 	d.batch = slices.Clone(d.waiting[:n])
-	d.waiting, d.since = append(d.waiting[:0], d.waiting[n:]...), now
-	d.busy, d.begun = true, now
-	d.run(d.batch, d.limit)
+	d.waiting, d.busy = append(d.waiting[:0], d.waiting[n:]...), true
+	d.run(d.batch, limit)
 }
 
 // end handles the outcome of the deletion in flight and returns the rows that are gone. The others
 // wait again.
 func (d *deleter) end(now time.Time, err error, jitter float64) (gone []outbox.Sent) {
-	rows, took := d.batch, now.Sub(d.begun)
+	rows := d.batch
 	d.busy, d.batch = false, nil
 	if err != nil {
 		d.waiting = append(d.waiting, rows...)
-		d.slower(now, len(rows), jitter)
+		d.size = max(1, len(rows)/2)
+		d.fails++
+		d.pause = now.Add(backoff(minDeletePause, maxDeletePause, d.fails, jitter))
 
 		return nil
 	}
 
-	d.faster(took, len(rows) == d.size, d.maxSize)
+	d.size, d.fails, d.pause = min(2*d.size, deleteMost), 0, time.Time{}
 
 	return rows
-}
-
-// slower adapts to a failed deletion of so many rows.
-func (p *deletionPace) slower(now time.Time, rows int, jitter float64) {
-	if p.size == 1 {
-		p.limit = min(2*p.limit, maxDeleteLimit)
-	}
-
-	p.size = max(1, min(p.size, max(rows, 1))/2)
-	p.fails++
-	p.pause = now.Add(backoff(minDeletePause, maxDeletePause, p.fails, jitter))
-}
-
-// faster adapts to a successful deletion; full: it had the size limit's number of rows.
-func (p *deletionPace) faster(took time.Duration, full bool, maxSize int) {
-	p.fails, p.pause = 0, time.Time{}
-	if took <= p.limit/4 && full {
-		p.size = min(2*p.size, maxSize)
-	}
-
-	if took <= deleteLimit/4 {
-		p.limit = deleteLimit
-	}
 }

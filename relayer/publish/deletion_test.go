@@ -70,7 +70,7 @@ func TestDeletionsStandStill(t *testing.T) {
 	published := w.tap.Len()
 	require.LessOrEqual(t, published, window)
 	require.Equal(t, events, w.outbox())
-	require.Equal(t, 1, w.logs.count("stopped with acknowledged messages in the outbox"))
+	require.Equal(t, 1, w.logs.count("stopped with acknowledged messages that are not noted"))
 	require.NoError(t, tx.Rollback(t.Context()))
 
 	w.handover = publish.Handover{} // another process

@@ -1,6 +1,7 @@
 package publish_test
 
 import (
+	"math"
 	"math/rand/v2"
 	"runtime"
 	"strconv"
@@ -40,7 +41,7 @@ func TestOrderAcrossFailures(t *testing.T) {
 	w.server.Inject(testpubsub.Fault{Match: one("3", "50", "91"), Times: 9, Code: codes.PermissionDenied})
 	w.server.Inject(testpubsub.Fault{Match: one("17", "64"), Times: 5, Code: codes.ResourceExhausted})
 	w.server.Inject(testpubsub.Fault{Match: one("33"), Times: 3, Code: codes.NotFound, Delay: 20 * time.Millisecond})
-	p := w.start(w.config(), publish.Tuning{BatchRows: 4, LaneRows: 8, PageRows: 16})
+	p := w.start(w.config(), publish.Tuning{BatchRows: 4, PageRows: 16})
 	var rows []outbox.Pending
 	for range 40 {
 		rows = append(rows, w.approve(p, 1, 2, 1, 3, 1)...)
@@ -99,7 +100,7 @@ func TestTopicDeletedAndRecreated(t *testing.T) {
 	}
 
 	changed := w.commit("ArbiterChanged", message.Original, 1)
-	p.Offer(1, changed)
+	p.OfferRows(1, changed)
 	require.NoError(t, w.tap.Wait(w.within(), 3), "the same key on another topic")
 	require.Eventually(t, func() bool { return p.Stats().BlockedKeys == 2 }, patience, tick)
 	require.NoError(t, testpubsub.CreateTopic(t.Context(), w.server.Addr(), project, settlement))
@@ -157,12 +158,17 @@ func TestOutageWithBacklog(t *testing.T) { // alone: it looks at the heap
 	require.NoError(t, p.stop())
 }
 
-func heap() int64 {
-	runtime.GC()
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
+// heap is the least of some looks: requests that are under way come and go.
+func heap() (least int64) {
+	least = math.MaxInt64
+	for range 8 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		least = min(least, int64(m.HeapAlloc))
+	}
 
-	return int64(m.HeapAlloc)
+	return least
 }
 
 // A key that fails for ever costs no memory however much is committed for it, and reading on does
@@ -172,7 +178,7 @@ func TestLongQueueOfOneKey(t *testing.T) {
 	w := setup(t, testpubsub.Options{})
 	key := "7:0xe5c0000000000000000000000000000000000001"
 	fault := w.server.Inject(testpubsub.Fault{Key: key, Code: codes.PermissionDenied})
-	p := w.start(w.config(), publish.Tuning{WindowRows: 64, PageRows: 16, LaneRows: 8})
+	p := w.start(w.config(), publish.Tuning{WindowRows: 64, PageRows: 16})
 	var rows []outbox.Pending
 	many := make([]int, 500)
 	for i := range many {
@@ -198,7 +204,7 @@ func TestSlowKey(t *testing.T) {
 	t.Parallel()
 	w := setup(t, testpubsub.Options{})
 	fault := w.server.Inject(testpubsub.Fault{Key: "7:0xe5c0000000000000000000000000000000000001", Delay: time.Hour})
-	p := w.start(w.config(), publish.Tuning{WindowRows: 64, PageRows: 16, LaneRows: 8})
+	p := w.start(w.config(), publish.Tuning{WindowRows: 64, PageRows: 16})
 	var rows []outbox.Pending
 	for range 50 {
 		rows = append(rows, w.approve(p, 1, 1, 2)...)
@@ -225,7 +231,7 @@ func TestTooManyBlockedKeys(t *testing.T) {
 		rows = append(rows, w.approve(p, r.IntN(60), r.IntN(60), r.IntN(60))...)
 	}
 
-	p.Offer(1, w.commit("ArbiterChanged", message.Original, 61, 62))
+	p.OfferRows(1, w.commit("ArbiterChanged", message.Original, 61, 62))
 	require.NoError(t, w.tap.Wait(w.within(), 2))
 	require.LessOrEqual(t, p.Stats().BlockedKeys, 8+64, "the limit, and what was in memory when it was reached")
 	fault.Remove()

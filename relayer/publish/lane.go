@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/ethereum/go-ethereum/common"
 	"google.golang.org/grpc/codes"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/message"
@@ -21,34 +22,34 @@ const (
 	ready                // rows of it are in memory, and it waits for its turn to send them
 	sending              // a request of it is in flight; rows may wait behind it
 	blocked              // its last request failed, and it waits for its delay to end
-	wanted               // its rows must be read from the outbox, and it waits for the reader
-	reading              // the reader is reading it
+	moving               // its last request failed, and the events of the log that it has get rows
 	gone                 // forgotten: remaining references skip it
 )
 
-var stageNames = [...]string{"idle", "ready", "sending", "blocked", "wanted", "reading", "gone"}
+var stageNames = [...]string{"idle", "ready", "sending", "blocked", "moving", "gone"}
 
 func (s stage) String() string { return stageNames[s] }
 
 // transitions are the stages that may follow each. A lane may be forgotten in any stage: its slot
 // is yielded.
 var transitions = [...][]stage{
-	idle:    {ready, wanted, gone}, // rows are in memory; rows were left in the outbox; neither
+	idle:    {ready, gone},         // messages are in memory, or none are
 	ready:   {sending, gone},       // its turn
 	sending: {idle, blocked, gone}, // acknowledged; failed
-	blocked: {wanted, gone},        // the delay is over
-	wanted:  {reading, gone},       // the reader's turn
-	reading: {idle, wanted, gone},  // the rows came; the reading failed or is void
+	blocked: {ready, moving, gone}, // the delay is over; it holds up others
+	moving:  {gone},                // they have rows
 	gone:    {},
 }
 
 // lane is an ordering key on a topic with rows to send: a failure on one topic leaves the same key
-// on another topic unaffected. Its rows are sent in the order of their seq:
+// on another topic unaffected. Its events of the log are sent in their order, then its rows of the
+// outbox in the order of their seq:
 //
-//   - queue is in that order, and empty unless the lane is ready or sending;
-//   - left is the lowest seq of rows that are in the outbox only and outside the reader's current
-//     reading; 0: there are none. All rows in queue precede it; so while there are such rows, or the
-//     lane is being read, or its last request failed, only the reader queues rows: see stuck;
+//   - queue is in that order. Events of the log stay in it until they are acknowledged, have rows, or
+//     their slot is yielded. When a request fails, all rows of the outbox but the first leave it;
+//   - left is the lowest seq of rows that are in the outbox only; 0: there are none. All rows in
+//     queue precede it, and later ones are left, too. The outbox is read again from there once the
+//     queue is empty;
 //   - request is set exactly while it is sending;
 //   - failures, code and retryAt are of the requests that have failed since the last success.
 //
@@ -61,16 +62,20 @@ type lane struct {
 	request *request
 
 	failures int        // consecutive
+	since    time.Time  // of the first
 	code     codes.Code // of the last
 	retryAt  time.Time
 	retryPos int // in the heap of blocked lanes; -1: outside
 }
 
-// row is an outbox row in memory.
+// row is a message in memory: an event of the log, or a row of the outbox.
 type row struct {
 	outbox.Pending
-	doubtful bool // an earlier owner may have published it
+	doubtful bool // it may have been published
 }
+
+// logged reports whether it is an event of the log.
+func (r *row) logged() bool { return r.ID == outbox.ID{} }
 
 // size is the approximate size of a row in a request: the body has the arguments twice.
 func (r *row) size() int {
@@ -94,13 +99,6 @@ type request struct {
 	err     error
 }
 
-// want is what to read of one lane: at most limit rows, from a seq on.
-type want struct {
-	lane  *lane
-	from  int64
-	limit int
-}
-
 // become changes the stage. A forbidden transition is a bug that could break the order of messages:
 // the process ends, and the next one starts from the outbox.
 func (n *lane) become(s stage) {
@@ -111,9 +109,16 @@ func (n *lane) become(s stage) {
 	n.stage = s
 }
 
-// stuck reports whether new rows must stay in the outbox, behind earlier ones.
-func (n *lane) stuck() bool {
-	return n.failures > 0 || n.left > 0 || n.stage == wanted || n.stage == reading
+// escrows are those of its events of the log in memory.
+func (n *lane) escrows() map[common.Address]struct{} {
+	of := map[common.Address]struct{}{}
+	for i := range n.queue {
+		if r := &n.queue[i]; r.logged() {
+			of[r.Event.Escrow] = struct{}{}
+		}
+	}
+
+	return of
 }
 
 // leave records that rows from a seq on are in the outbox only.
@@ -123,10 +128,15 @@ func (n *lane) leave(seq int64) {
 	}
 }
 
-// batch takes rows from the queue for a request: at least one, and as many as the limits allow.
+// batch takes rows from the queue for a request: at least one, and as many as the limits allow; one, if the last
+// request failed. Events of the log are not mixed with rows of the outbox.
 func (n *lane) batch(rows, bytes int) []row {
+	if n.failures > 0 {
+		rows = 1
+	}
+
 	count, size := 1, n.queue[0].size()
-	for count < min(len(n.queue), rows) {
+	for count < min(len(n.queue), rows) && n.queue[count].logged() == n.queue[0].logged() {
 		if size += n.queue[count].size(); size > bytes {
 			break
 		}

@@ -2,6 +2,7 @@ package publish
 
 import (
 	"container/heap"
+	"slices"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -9,13 +10,11 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/outbox"
 )
 
-// lanes decides what is sent next, and which rows of which lane are read: it holds every ordering
-// key with rows to send. It is pure: the caller passes in events and
-// times.
+// lanes decides what is sent next, and from where the outbox is read again: it holds every ordering
+// key with messages to send. It is pure: the caller passes in events and times.
 //
 // A lane is in byID until it is gone. It is in its topic's queue if it is ready, in retries if it
-// is blocked, in wanted if it is wanted (lanes that have left that stage are skipped there), and in
-// its topic's blocked from a failure until it succeeds or is gone.
+// is blocked, and in its topic's blocked from a failure until it succeeds or is gone.
 type lanes struct {
 	limits  *limits
 	window  *window
@@ -23,19 +22,18 @@ type lanes struct {
 	topics  [outbox.Topics]topic
 	byID    map[outbox.Lane]*lane
 	retries retries
-	wanted  []*lane
 }
 
 // topic is the state that the lanes of a topic share. Its name is empty if it is unconfigured. Its
 // ready lanes are in queue, those that have failed since their last success in blocked, and
-// underWay counts those that are sending. skipped is set only while blocked is full, or has been
-// since it was last half empty. It belongs to the goroutine of the loop.
+// underWay counts those that are sending. While skipped is set, rows of new lanes are left in the
+// outbox. It belongs to the goroutine of the loop.
 type topic struct {
 	name     string
 	queue    []*lane // may send, in the order in which they became ready
 	underWay int     // requests
 	blocked  map[*lane]struct{}
-	skipped  int64      // lowest seq skipped because too many lanes are blocked; 0: none
+	skipped  int64      // the lowest seq of rows that no lane has, and that are to be read again; 0: none
 	code     codes.Code // of the last failure that was logged; OK after a recovery
 	freed    time.Time  // when blocked lanes were last released because one of them succeeded
 }
@@ -52,23 +50,19 @@ func newLanes(l *limits, w *window, jitter func() float64, names [outbox.Topics]
 // add puts a row into its lane, or leaves it in the outbox behind earlier rows of its lane that are
 // there.
 func (s *lanes) add(id outbox.Lane, r row) {
-	n := s.byID[id]
-	if n == nil {
-		// Once a row is skipped, all are until it has been read again: the next may be of the same
-		// lane.
-		if t := &s.topics[id.Topic]; t.skipped > 0 || len(t.blocked) >= s.limits.maxBlocked {
-			if t.skipped == 0 || r.Seq < t.skipped {
-				t.skipped = r.Seq
-			}
-
-			return
+	n, t := s.byID[id], &s.topics[id.Topic]
+	switch {
+	case n == nil && r.logged():
+		if n = s.create(id); t.skipped > 0 {
+			n.left = 1 // rows of it may be among those, or may have left memory since
 		}
-
-		n = &lane{id: id, retryPos: -1}
-		s.byID[id] = n
-	}
-
-	if n.stuck() || len(n.queue) >= s.limits.laneRows {
+	case n == nil && (t.skipped > 0 || len(t.blocked) >= s.limits.maxBlocked):
+		// Once a row is skipped, all are until it has been read again: the next may be of the same lane.
+		t.skip(r.Seq)
+		return
+	case n == nil:
+		n = s.create(id)
+	case !r.logged() && (n.failures > 0 || n.left > 0):
 		n.leave(r.Seq)
 		return
 	}
@@ -77,34 +71,52 @@ func (s *lanes) add(id outbox.Lane, r row) {
 	s.proceed(n)
 }
 
+// skip leaves rows of lanes that are not there in the outbox, from a seq on.
+func (t *topic) skip(seq int64) {
+	if t.skipped == 0 || seq < t.skipped {
+		t.skipped = seq
+	}
+}
+
+func (s *lanes) create(id outbox.Lane) *lane {
+	n := &lane{id: id, retryPos: -1}
+	s.byID[id] = n
+
+	return n
+}
+
+func (s *lanes) makeReady(n *lane) {
+	n.become(ready)
+	t := &s.topics[n.id.Topic]
+	t.queue = append(t.queue, n)
+}
+
 func (s *lanes) enqueue(n *lane, r row) {
 	n.queue = append(n.queue, r)
 	s.window.load(&r)
 }
 
-// proceed decides what comes next for an idle lane.
+// proceed decides what comes next for an idle lane. One with rows in the outbox only is made anew when these are read.
 func (s *lanes) proceed(n *lane) {
 	switch {
 	case n.stage != idle:
+		return
 	case len(n.queue) > 0:
-		n.become(ready)
-		t := &s.topics[n.id.Topic]
-		t.queue = append(t.queue, n)
+		s.makeReady(n)
+		return
 	case n.left > 0:
-		s.want(n)
-	default:
-		s.forget(n)
+		s.topics[n.id.Topic].skip(n.left)
 	}
-}
 
-// want requests that a lane is read by key.
-func (s *lanes) want(n *lane) {
-	n.become(wanted)
-	s.wanted = append(s.wanted, n)
+	s.forget(n)
 }
 
 // forget drops a lane. Its rows in the outbox are read again later.
 func (s *lanes) forget(n *lane) {
+	if n.stage == gone {
+		return
+	}
+
 	s.drop(n)
 	n.become(gone)
 	delete(s.byID, n.id)
@@ -112,16 +124,50 @@ func (s *lanes) forget(n *lane) {
 	s.retries.remove(n)
 }
 
-// drop forgets the unsent rows of a lane; they stay in the outbox. If the lane had none there, it
-// is free, and the caller makes sure that the outbox is read again.
+// drop forgets what a lane has to send: the next owner of its slot reads it. If the lane had no rows
+// in the outbox, it is free, and the caller makes sure that the outbox is read again.
 func (s *lanes) drop(n *lane) {
-	if n.left > 0 && len(n.queue) > 0 {
-		n.leave(n.queue[0].Seq)
-	}
+	left := n.left > 0
+	s.take(n, func(r *row) bool {
+		switch {
+		case r.logged():
+			s.window.log.abandon(n.id.Slot, &r.Event)
+		case left:
+			n.leave(r.Seq)
+			fallthrough
+		default:
+			delete(s.window.ids, r.ID)
+		}
 
-	s.window.unload(n.queue)
-	s.window.leave(n.queue)
-	n.queue = nil
+		return true
+	})
+}
+
+// leaveBehind leaves rows of the outbox there, but for the message that comes next.
+func (s *lanes) leaveBehind(n *lane) {
+	first := n.queue[0].ID
+	s.take(n, func(r *row) bool {
+		if r.logged() || r.ID == first {
+			return false
+		}
+
+		n.leave(r.Seq)
+		delete(s.window.ids, r.ID)
+
+		return true
+	})
+}
+
+// take takes messages out of the queue of a lane.
+func (s *lanes) take(n *lane, those func(*row) bool) {
+	n.queue = slices.DeleteFunc(n.queue, func(r row) bool {
+		taken := those(&r)
+		if taken {
+			s.window.bytes -= r.size()
+		}
+
+		return taken
+	})
 }
 
 // next takes the rows of the next request from the next lane; nil: there are none to
@@ -166,22 +212,33 @@ func (s *lanes) acknowledged(f *request, now time.Time) {
 	}
 }
 
-// failed handles a failed request: it blocks its lane, and the lane's rows leave memory. It reports whether
-// the topic's last failure had another code.
+// failed handles a failed request: it blocks its lane, which keeps its events of the log, and of the outbox the row
+// that is tried again. Where too many lanes are blocked it keeps no row. It reports whether the topic's last failure
+// had another code.
 func (s *lanes) failed(f *request, c codes.Code, now time.Time) (changed bool) {
 	n := s.returned(f)
-	s.window.leave(f.rows)
-	s.drop(n)
-	n.leave(f.rows[0].Seq)
-	n.become(blocked)
 	t := &s.topics[n.id.Topic]
-	t.blocked[n] = struct{}{}
+	changed, t.code = t.code != c, c
+	n.queue = slices.Concat(f.rows, n.queue)
+	for i := range f.rows {
+		s.window.bytes += f.rows[i].size()
+	}
 
+	s.leaveBehind(n)
+	n.become(blocked)
+	if n.failures == 0 {
+		n.since = now
+	}
+
+	t.blocked[n] = struct{}{}
 	n.retryAt = now.Add(backoff(s.limits.firstDelay, s.limits.lastDelay, n.failures, s.jitter()))
 	n.failures++
 	n.code = c
 	heap.Push(&s.retries, n)
-	changed, t.code = t.code != c, c
+	if len(t.blocked) > s.limits.maxBlocked && len(n.queue) == 1 && !n.queue[0].logged() {
+		t.skip(n.queue[0].Seq)
+		s.forget(n)
+	}
 
 	return changed
 }
@@ -214,10 +271,10 @@ func (s *lanes) recovered(n *lane, now time.Time) {
 	heap.Init(&s.retries)
 }
 
-// retry has blocked lanes read after their delay.
+// retry has blocked lanes tried after their delay.
 func (s *lanes) retry(now time.Time) {
 	for len(s.retries) > 0 && !s.retries[0].retryAt.After(now) {
-		s.want(heap.Pop(&s.retries).(*lane))
+		s.makeReady(heap.Pop(&s.retries).(*lane))
 	}
 }
 
@@ -230,12 +287,11 @@ func (s *lanes) retryAt() time.Time {
 	return s.retries[0].retryAt
 }
 
-// takeSkipped returns the lowest skipped seq of topics that have recovered enough to read it now;
-// 0: none.
+// takeSkipped returns the lowest seq of what was skipped of topics that have room for more lanes; 0: none.
 func (s *lanes) takeSkipped() (seq int64) {
 	for i := range s.topics {
 		t := &s.topics[i]
-		if t.skipped > 0 && len(t.blocked) <= s.limits.maxBlocked/2 {
+		if t.skipped > 0 && len(t.blocked) < s.limits.maxBlocked {
 			if seq == 0 || t.skipped < seq {
 				seq = t.skipped
 			}
@@ -288,62 +344,54 @@ func (s *lanes) cancel(slots []int16) {
 	}
 }
 
-// choose takes at most so many lanes that wait to be read, while there is room for their rows,
-// which they share. The oldest row is enough to try a blocked lane.
-func (s *lanes) choose(most int) (wants []want) {
-	room := s.window.room()
-	share := min(max(room/(len(s.wanted)+1), fewRows), s.limits.laneRows)
-	for len(s.wanted) > 0 && len(wants) < most && room > 0 {
-		n := s.wanted[0]
-		s.wanted[0] = nil
-		s.wanted = s.wanted[1:]
-		if n.stage != wanted {
-			continue
+// movable takes lanes that fail with events of the log, while others have succeeded.
+func (s *lanes) movable(success time.Time) (moved []*lane) {
+	events := 0
+	for i := range s.topics {
+		for n := range s.topics[i].blocked {
+			if n.stage == blocked && n.failures >= moveAfter && n.since.Before(success) && events < movesAtOnce &&
+				slices.ContainsFunc(n.queue, func(r row) bool { return r.logged() }) {
+				n.become(moving)
+				s.retries.remove(n)
+				moved = append(moved, n)
+				events += len(n.queue)
+			}
 		}
-
-		limit := min(share, room)
-		if n.failures > 0 {
-			limit = 1
-		}
-
-		room -= limit
-		wants = append(wants, want{lane: n, from: n.left, limit: limit})
-		n.become(reading)
-		n.left = 0
 	}
 
-	return wants
+	return moved
 }
 
-// again requests that lanes are read once more after a reading that failed or is void.
-func (s *lanes) again(wants []want) {
-	for _, w := range wants {
-		if w.lane.stage == reading {
-			w.lane.leave(w.from)
-			s.want(w.lane)
+// moving lists the lanes whose move has not ended.
+func (s *lanes) moving() (list []*lane) {
+	for i := range s.topics {
+		for n := range s.topics[i].blocked {
+			if n.stage == moving {
+				list = append(list, n)
+			}
 		}
 	}
+
+	return list
 }
 
-// read handles the rows that were read of a lane; sendable selects those to be sent.
-func (s *lanes) read(w *want, rows []outbox.Found, sendable func(*outbox.Found) bool) {
-	n := w.lane
-	if n.stage != reading {
-		return
-	}
+// moved handles the end of a move: all events of the log that the lanes have got rows, ahead of others.
+func (s *lanes) moved(list []*lane) {
+	for _, n := range list {
+		if n.stage == moving {
+			s.take(n, func(r *row) bool {
+				if r.logged() {
+					s.window.log.remove(n.id.Slot, &r.Event)
+				}
 
-	if len(rows) == w.limit {
-		n.leave(rows[len(rows)-1].Seq + 1)
-	}
+				delete(s.window.ids, r.ID)
 
-	for i := range rows {
-		if f := &rows[i]; sendable(f) {
-			s.enqueue(n, row{f.Pending, f.Doubtful})
+				return true
+			})
+			s.topics[n.id.Topic].skip(1)
+			s.forget(n)
 		}
 	}
-
-	n.become(idle)
-	s.proceed(n) // if the row that failed is gone, with the rows behind it
 }
 
 // blocked is the number of blocked lanes.
@@ -355,10 +403,11 @@ func (s *lanes) blocked() (n int) {
 	return n
 }
 
-// without lists the lanes of a topic that are read by key only.
-func (s *lanes) without(t outbox.Topic) []outbox.Lane {
+// without lists the lanes of a topic whose rows behind a seq are left in the outbox.
+func (s *lanes) without(t outbox.Topic, last int64) []outbox.Lane {
 	ids := make([]outbox.Lane, 0, len(s.topics[t].blocked))
 	for n := range s.topics[t].blocked {
+		n.leave(last + 1)
 		ids = append(ids, n.id)
 	}
 

@@ -23,11 +23,13 @@ func (l *loop) run(ctx, sending context.Context) error {
 	for ctx.Err() == nil { // select may choose another ready case: nothing is sent after the end
 		now := time.Now()
 		l.lanes.retry(now)
-		l.readSkipped(ctx)
+		l.recover(ctx)
 		l.sendReady(sending, now)
 		l.lanes.cancel(l.rest.overdue(now))
 		l.readOn(ctx, now)
 		l.delete(now)
+		l.note(ctx, now)
+		l.move(ctx, now)
 		l.showStatus()
 		timer.Reset(l.pause(now))
 		select {
@@ -45,6 +47,10 @@ func (l *loop) run(ctx, sending context.Context) error {
 			l.take(ctx, r)
 		case err := <-l.deleted:
 			l.forget(ctx, err)
+		case n := <-l.noting.noted:
+			l.endNote(ctx, n)
+		case m := <-l.noting.moved:
+			l.endMove(ctx, m)
 		case <-timer.C:
 		}
 	}
@@ -55,7 +61,12 @@ func (l *loop) run(ctx, sending context.Context) error {
 // pause is the time until the next scheduled step.
 func (l *loop) pause(now time.Time) time.Duration {
 	at := l.reader.rereadAt
-	next := []time.Time{l.lanes.retryAt(), l.reader.at(now), l.del.due(l.deletionsAwaited()), l.rest.overdueAt()}
+	next := []time.Time{l.lanes.retryAt(), l.reader.at(now), l.del.due(), l.rest.overdueAt(),
+		l.noting.due(l.log, &l.limits, l.deletionsAwaited())}
+	if l.lanes.blocked() > 0 && l.noting.again.After(now) {
+		next = append(next, l.noting.again)
+	}
+
 	for _, t := range next {
 		if !t.IsZero() && t.Before(at) {
 			at = t
@@ -78,20 +89,31 @@ func (l *loop) open() {
 	}
 
 	if in.full {
+		l.log.miss()
 		l.reader.notTaken()
 	}
 }
 
-// accept takes rows that were just committed, unless older ones must be read first: then they are
-// read with those, and so are the rows of later offers.
-func (l *loop) accept(o offer) {
-	if o.epoch < l.epoch {
+// accept takes what was just committed, unless something older must be read first: then it is read with that, and so
+// are later offers.
+func (l *loop) accept(o outbox.Commit) {
+	if o.Right != l.right || !l.log.caughtUp || l.log.unowned || o.From > l.log.end ||
+		len(o.Log) > max(l.window.room(), 0) {
+		l.log.miss()
 		l.reader.notTaken()
+
 		return
 	}
 
-	for i := range o.rows {
-		if r := &o.rows[i]; l.reader.take(r.Seq, l.window.room() > 0) {
+	for i := range o.Log {
+		if int64(o.Log[i].Event.BlockNumber) >= l.log.end { // else it was read: as it was then, or with a row
+			l.add(row{Pending: o.Log[i]})
+		}
+	}
+
+	l.log.take(o.Next)
+	for i := range o.Rows {
+		if r := &o.Rows[i]; l.reader.take(r.Seq, l.window.room() > 0) {
 			l.add(row{Pending: *r})
 		}
 	}
@@ -103,28 +125,36 @@ func (l *loop) applyOrder(o order) {
 	case quiesce:
 		l.rest.quiesce(o, time.Now())
 		l.lanes.quiesce(l.rest.isQuiet)
+		l.log.acked++ // what is acknowledged beyond is noted now
 		l.notify()
 	case resume:
 		l.rest.resume(o.slots)
-		if o.epoch > 0 { // they were released
-			l.epoch = max(l.epoch, o.epoch)
+		if o.right.Epoch > 0 { // they were released
+			l.right.Epoch = max(l.right.Epoch, o.right.Epoch)
 			l.slots = slices.DeleteFunc(slices.Clone(l.slots), func(s int16) bool { return slices.Contains(o.slots, s) })
 		}
 
-		l.reader.rewind(0)
+		l.reread()
 	case reload:
-		l.slots = o.slots
-		l.reader.rewind(0)
+		if o.right.Generation != l.right.Generation {
+			l.log.owns = false // nothing is noted before it is known what the rollback has lowered
+		}
+
+		l.right, l.slots = o.right, o.slots
+		l.reader.notUntil = time.Time{} // what failed under another right
+		l.reread()
 	}
 }
 
-// readSkipped rereads rows that were skipped while too many lanes were blocked, and logs when a
-// topic has recovered.
-func (l *loop) readSkipped(ctx context.Context) {
-	if seq := l.lanes.takeSkipped(); seq > 0 {
-		l.reader.rewind(seq - 1)
-	}
+// reread reads again what is to be published.
+func (l *loop) reread() {
+	l.log.unowned = l.shared.log != nil
+	l.log.caughtUp = l.log.caughtUp && !l.log.unowned
+	l.reader.rewind(0)
+}
 
+// recover logs when a topic has recovered.
+func (l *loop) recover(ctx context.Context) {
 	for i := range l.lanes.topics {
 		if t := &l.lanes.topics[i]; len(t.blocked) == 0 && t.code != codes.OK {
 			t.code = codes.OK
@@ -193,13 +223,19 @@ func (l *loop) acknowledged(f *request) {
 			m.observeLatency(now.Sub(time.Unix(int64(r.Event.BlockTime), 0)), r.Trace)
 		}
 
-		l.done(r.Sent())
+		if r.logged() {
+			l.log.acknowledge(r.Slot, &r.Event)
+		} else {
+			l.done(r.Sent())
+		}
+
 		m.duration.Observe(took)
 		if r.doubtful {
 			m.republished.Inc()
 		}
 	}
 
+	l.success = now
 	m.published.Add(float64(len(f.rows)))
 	l.lanes.acknowledged(f, now)
 }
@@ -208,6 +244,12 @@ func (l *loop) acknowledged(f *request) {
 // they are in doubt.
 func (l *loop) failed(ctx context.Context, f *request) {
 	c, now := pubsub.Code(f.err), time.Now()
+	for i := range f.rows {
+		r := &f.rows[i]
+		r.doubtful = r.doubtful || !pubsub.Refused(c)
+		r.Trace = nil // the next attempt is no part of this one
+	}
+
 	changed := l.lanes.failed(f, c, now)
 	if errors.Is(f.err, ErrFenced) {
 		return // the request stayed here, and the tenure ends
@@ -255,6 +297,10 @@ func (l *loop) drain(ctx context.Context, cancel context.CancelFunc) {
 			l.settle(ctx, f)
 		case err := <-l.deleted:
 			l.forget(ctx, err)
+		case n := <-l.noting.noted:
+			l.endNote(ctx, n)
+		case m := <-l.noting.moved:
+			l.endMove(ctx, m)
 		case <-timer.C:
 			abandoned = int(l.shown.inFlight.Load())
 			cancel() // makes them come back
@@ -264,11 +310,12 @@ func (l *loop) drain(ctx context.Context, cancel context.CancelFunc) {
 	l.settleRest(ctx)
 	l.wait.Wait()
 	l.cfg.Handover.acked, l.cfg.Handover.unsure = l.del.waiting, l.unsure
-	l.shown.undeleted.Store(int64(len(l.del.waiting)))
+	l.cfg.Handover.entries = l.log.left()
+	l.shown.undeleted.Store(int64(len(l.del.waiting) + l.log.entries))
 	l.shown.blocked.Store(0)
-	if n := len(l.del.waiting); n > 0 {
+	if n := len(l.del.waiting) + l.log.entries; n > 0 {
 		l.cfg.Log.WarnContext(ctx,
-			"stopped with acknowledged messages in the outbox: another process would publish them again",
+			"stopped with acknowledged messages that are not noted as sent: another process would publish them again",
 			slog.Int("messages", n))
 	}
 
@@ -281,33 +328,58 @@ func (l *loop) drain(ctx context.Context, cancel context.CancelFunc) {
 	l.cfg.Metrics.inFlight.Set(0)
 }
 
-// settleRest deletes what was acknowledged, until all is done, a deletion fails, or deleteAtEnd is
-// over. Then it records that what is left may have been sent, in one small statement.
+// settleRest notes and deletes what was acknowledged, until all is done, that fails, or deleteAtEnd is over. Then it
+// records that what is left may have been sent, in one small statement.
 func (l *loop) settleRest(ctx context.Context) {
+	for _, n := range l.lanes.byID {
+		l.lanes.drop(n)
+	}
+
+	l.rest.over = true
 	timer := time.NewTimer(deleteAtEnd)
 	defer timer.Stop()
-	for over := false; ; {
-		if !l.del.busy {
-			if over || l.del.fails > 0 || l.del.idle() {
-				break
-			}
+	over, last := false, false
+	for {
+		if !over && !l.del.busy && l.del.fails == 0 && !l.del.idle() {
+			l.del.begin()
+		}
 
-			l.del.begin(time.Now())
+		if !over && !l.noting.busy && l.noting.fails == 0 && l.log.entries > 0 && l.log.owns {
+			l.beginNote(ctx, time.Now())
+		}
+
+		if !over && !l.noting.busy && !last && l.log.entries > 0 { // the right may have changed meanwhile
+			last = true
+			l.write(ctx, &note{beyond: l.log.marks()})
+		}
+
+		if !l.del.busy && !l.noting.busy && !l.noting.moves {
+			break
 		}
 
 		select {
 		case err := <-l.deleted:
 			l.forget(ctx, err)
+		case n := <-l.noting.noted:
+			l.endNote(ctx, n)
+		case m := <-l.noting.moved:
+			l.endMove(ctx, m)
 		case <-timer.C:
-			over = true
-			l.endTask()
+			if over = true; l.del.busy {
+				l.endTask()
+			}
+
+			if l.noting.busy {
+				l.noting.end()
+			}
 		}
 	}
 
-	unsure := maps.Clone(l.unsure)
+	unsure := slices.Collect(maps.Keys(l.unsure))
 	for _, s := range l.del.waiting {
-		unsure[s.Slot] = max(unsure[s.Slot], s.Seq)
+		unsure = append(unsure, s.Slot)
 	}
 
-	l.shown.settled.Store(len(unsure) == 0 || l.store.Doubt(ctx, unsure) == nil)
+	known := l.log.entries == 0 && (len(unsure) == 0 || l.store.Doubt(ctx, unsure) == nil)
+	l.shown.settled.Store(known)
 }

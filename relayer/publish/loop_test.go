@@ -48,7 +48,7 @@ func assembleWith(t *testing.T, s Sender) *bench {
 		Topics: pubsub.Topics{Default: "d"}, Metrics: NewMetrics(nil)})
 	require.NoError(t, err)
 	b := &bench{t: t, loop: newLoop(&p.shared), Publisher: p}
-	b.reader.caughtUp = true
+	b.reader.caughtUp, b.right.Epoch = true, 1
 	b.del.run = func([]outbox.Sent, time.Duration) {}
 
 	return b
@@ -87,34 +87,28 @@ func (b *bench) sendAll(failing ...byte) {
 		b.settle(b.t.Context(), f)
 	}
 
-	b.readSkipped(b.t.Context())
+	b.readSkipped()
 }
 
 // put adds a row, as an offer or a page does.
 func (b *bench) put(seq int64, who byte) { b.add(row{Pending: pending(seq, who)}) }
 
-// retried has every blocked lane read, and returns what is to be read.
-func (b *bench) retried() []want {
-	b.lanes.retry(time.Now().Add(time.Hour))
-	return b.choose()
-}
-
-// choose begins a reading by key.
-func (b *bench) choose() []want { return b.lanes.choose(lanesAtOnce) }
+// retry ends the delay of every blocked lane.
+func (b *bench) retry() { b.lanes.retry(time.Now().Add(time.Hour)) }
 
 // An offer may be opened after its rows were read, sent, deleted and forgotten, and the outbox was
 // read from the start once more.
 func TestOfferOpenedLate(t *testing.T) {
 	b := assemble(t)
-	b.take(t.Context(), readResult{page: []outbox.Found{read(1, 1), read(2, 1)}, limit: 10})
+	b.take(t.Context(), readResult{what: aPage, page: []outbox.Found{read(1, 1), read(2, 1)}, limit: 10})
 	b.sendAll()
 	b.del.batch, b.del.waiting = b.del.waiting, nil
 	b.forget(t.Context(), nil)
 	require.Empty(t, b.window.ids)
 	b.reader.rewind(0)
-	b.take(t.Context(), readResult{limit: 10})
+	b.take(t.Context(), readResult{what: aPage, limit: 10})
 	require.True(t, b.reader.caughtUp)
-	b.Offer(1, []outbox.Pending{pending(1, 1), pending(2, 1), pending(3, 1)})
+	b.OfferRows(1, []outbox.Pending{pending(1, 1), pending(2, 1), pending(3, 1)})
 	b.open()
 	require.Equal(t, []int64{3}, b.queued(1))
 }
@@ -127,20 +121,20 @@ func TestOfferNotTaken(t *testing.T) {
 	}
 
 	for name, offer := range map[string]func(*bench){
-		"too much for the inbox":  func(b *bench) { b.loop.limits.windowRows = 10; b.Offer(1, many) },
-		"too much for the window": func(b *bench) { b.Offer(1, many); b.loop.limits.windowRows = 10 },
-		"of an old epoch":         func(b *bench) { b.epoch = 2; b.Offer(1, many) },
+		"too much for the inbox":  func(b *bench) { b.loop.limits.windowRows = 10; b.OfferRows(1, many) },
+		"too much for the window": func(b *bench) { b.OfferRows(1, many); b.loop.limits.windowRows = 10 },
+		"of an old epoch":         func(b *bench) { b.right.Epoch = 2; b.OfferRows(1, many) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := assemble(t)
 			offer(b)
-			b.Offer(2, []outbox.Pending{pending(21, 1), pending(22, 2)})
+			b.OfferRows(2, []outbox.Pending{pending(21, 1), pending(22, 2)})
 			b.open()
 			require.False(t, b.reader.caughtUp)
 			require.LessOrEqual(t, b.reader.last, int64(10))
 			require.Empty(t, b.queued(2))
 			b.loop.limits.windowRows = 100
-			b.Offer(2, []outbox.Pending{pending(23, 2)})
+			b.OfferRows(2, []outbox.Pending{pending(23, 2)})
 			b.open()
 			require.False(t, b.reader.caughtUp)
 			require.Empty(t, b.queued(2))
@@ -148,29 +142,22 @@ func TestOfferNotTaken(t *testing.T) {
 	}
 }
 
-// A row that comes while its lane is being read may not be in what the reader brings.
-func TestRowComesWhileItsLaneIsRead(t *testing.T) {
+// What comes behind a row that fails is left in the outbox, which is read again from there once that row is sent.
+func TestRowComesBehindOneThatFails(t *testing.T) {
 	b := assemble(t)
 	b.put(1, 1)
 	b.sendAll(1)
-	wants := b.retried()
-	require.Len(t, wants, 1)
 	b.put(2, 1)
-	b.take(t.Context(), readResult{wants: wants, lanes: [][]outbox.Found{{read(1, 1)}}})
-	b.sendAll()
-	wants = b.choose()
-	require.Len(t, wants, 1, "it has got through, and what was passed over is read")
-	require.EqualValues(t, 2, wants[0].from)
 	b.put(3, 1)
-	b.take(t.Context(), readResult{wants: wants, lanes: [][]outbox.Found{{read(2, 1)}}})
-	require.Equal(t, []int64{2}, b.queued(1))
-	b.sendAll()
-	wants = b.choose()
-	require.Len(t, wants, 1, "3 was not in that reading")
-	require.EqualValues(t, 3, wants[0].from)
-	b.take(t.Context(), readResult{wants: wants, lanes: [][]outbox.Found{{read(3, 1)}}})
+	require.Equal(t, []int64{1}, b.queued(1))
+	b.reader.last = 3
+	b.retry()
 	b.sendAll()
 	require.Empty(t, b.lanes.byID)
+	require.EqualValues(t, 1, b.reader.last)
+	require.False(t, b.reader.caughtUp)
+	b.take(t.Context(), readResult{what: aPage, page: []outbox.Found{read(2, 1), read(3, 1)}, limit: 10})
+	b.sendAll()
 	require.Len(t, b.del.waiting, 3)
 }
 
@@ -185,19 +172,30 @@ func TestPassedOverAtTheLimit(t *testing.T) {
 
 	b.sendAll(1, 2, 3, 4)
 	b.put(5, 9)
-	wants := b.retried()
-	b.take(t.Context(), readResult{wants: wants[:1],
-		lanes: [][]outbox.Found{{read(int64(wants[0].lane.id.Slot), byte(wants[0].lane.id.Slot))}}})
-	b.reader.last = 6
-	b.sendAll()
+	b.reader.busy, b.reader.last = true, 6
+	b.retry()
+	b.sendAll(2, 3, 4)
 	require.Len(t, b.lanes.topics[0].blocked, 3)
 	b.put(6, 9)
 	require.Nil(t, b.lane(9))
-	b.take(t.Context(), readResult{wants: wants[1:2],
-		lanes: [][]outbox.Found{{read(int64(wants[1].lane.id.Slot), byte(wants[1].lane.id.Slot))}}})
-	b.sendAll()
+	b.reader.busy = false
+	b.readSkipped()
 	require.EqualValues(t, 4, b.reader.last, "the outbox is read from the first that was passed over")
 	require.False(t, b.reader.caughtUp)
+}
+
+// Where too many lanes are blocked, one more keeps nothing in memory.
+func TestTooManyKeepNothing(t *testing.T) {
+	b := assemble(t)
+	b.loop.limits.maxBlocked = 2
+	for who := byte(1); who <= 5; who++ {
+		b.put(int64(who), who)
+	}
+
+	b.sendAll(1, 2, 3, 4, 5)
+	require.Len(t, b.lanes.byID, 2)
+	require.Len(t, b.window.ids, 2)
+	require.Positive(t, b.lanes.topics[0].skipped)
 }
 
 // A request that is under way when its slot is quieted, and fails, leaves nothing behind that would try again.
@@ -206,13 +204,13 @@ func TestFailsWhileQuiet(t *testing.T) {
 	b.put(1, 1)
 	b.sendReady(t.Context(), time.Now())
 	b.put(2, 1)
-	done := make(chan map[int16]int64, 1)
+	done := make(chan []int16, 1)
 	b.applyOrder(order{what: quiesce, slots: []int16{1}, done: done})
 	f := <-b.answered
 	f.err = status.Error(codes.Unavailable, "away")
 	b.answered <- f
 	require.NoError(t, b.takeAnswers(t.Context(), <-b.answered))
-	require.Equal(t, map[int16]int64{1: 1}, <-done, "it may have been sent")
+	require.Equal(t, []int16{1}, <-done, "it may have been sent")
 	require.Empty(t, b.lanes.byID)
 	require.Empty(t, b.window.ids)
 	require.Empty(t, b.lanes.retries)
@@ -225,20 +223,15 @@ func TestFailsWhileQuiet(t *testing.T) {
 // dropped, not from the later ones that never were in memory.
 func TestResumedWhileSending(t *testing.T) {
 	b := assemble(t)
-	b.loop.limits.laneRows = 2
 	b.put(1, 1)
+	b.sendAll(1)
+	b.put(2, 1)
+	b.retry()
 	b.sendReady(t.Context(), time.Now())
-	for seq := int64(2); seq <= 4; seq++ {
-		b.put(seq, 1)
-	}
-
-	require.Equal(t, []int64{2, 3}, b.queued(1), "there is no room for 4")
-	b.applyOrder(order{what: quiesce, slots: []int16{1}, done: make(chan map[int16]int64, 1)})
+	b.applyOrder(order{what: quiesce, slots: []int16{1}, done: make(chan []int16, 1)})
 	b.applyOrder(order{what: resume, slots: []int16{1}})
 	b.settle(t.Context(), <-b.answered)
-	wants := b.choose()
-	require.Len(t, wants, 1)
-	require.EqualValues(t, 2, wants[0].from)
+	require.EqualValues(t, 2, b.lanes.topics[0].skipped)
 }
 
 // A request that hangs is ended once whoever wants its slot quiet has waited long enough.
@@ -247,7 +240,7 @@ func TestPatienceEnds(t *testing.T) {
 	b.put(1, 1)
 	b.put(2, 2)
 	b.sendReady(t.Context(), time.Now())
-	b.applyOrder(order{what: quiesce, slots: []int16{1}, done: make(chan map[int16]int64, 1), patience: time.Hour})
+	b.applyOrder(order{what: quiesce, slots: []int16{1}, done: make(chan []int16, 1), patience: time.Hour})
 	b.lanes.cancel(b.rest.overdue(time.Now()))
 	require.Zero(t, b.rest.overdue(time.Now()), "nobody has lost patience yet")
 	b.lanes.cancel(b.rest.overdue(time.Now().Add(2 * time.Hour)))
@@ -278,12 +271,11 @@ func TestOneRequestALane(t *testing.T) {
 	require.Empty(t, b.lanes.byID)
 }
 
-// While the database does not answer, lanes that are to be read are not forgotten.
+// While the database does not answer, nothing is taken for read.
 func TestReadingFails(t *testing.T) {
 	b := assemble(t)
-	b.put(1, 1)
-	b.sendAll(1)
-	b.take(t.Context(), readResult{wants: b.retried(), err: context.DeadlineExceeded})
+	b.reader.rewind(0)
+	b.take(t.Context(), readResult{what: aPage, err: context.DeadlineExceeded})
 	require.True(t, b.reader.notUntil.After(time.Now()))
-	require.Len(t, b.choose(), 1)
+	require.False(t, b.reader.caughtUp)
 }

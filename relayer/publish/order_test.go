@@ -14,6 +14,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/contract"
 	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
 	"github.com/fusion-prime/escrow-relayer/relayer/message"
+	"github.com/fusion-prime/escrow-relayer/relayer/outbox"
 	"github.com/fusion-prime/escrow-relayer/relayer/publish"
 )
 
@@ -26,7 +27,7 @@ func TestReplaysAndRepairsBesideCommits(t *testing.T) {
 	w := setup(t, testpubsub.Options{})
 	w.Prepare(1, "0xfac")
 	w.Elect(me)
-	w.Join(me, 1)
+	w.SetCursor(me, 1, "")
 	names := []string{"EscrowDeployed", "EscrowCreated", "Approved", "ArbiterChanged", "EscrowReleased", "EscrowRefunded"}
 	led := ledger.New(ledger.Config{DB: w.DB, ChainID: chainID, InstanceID: me, EventNames: names,
 		Publishes: func(n string) bool { return n == "Approved" }})
@@ -44,9 +45,9 @@ func TestReplaysAndRepairsBesideCommits(t *testing.T) {
 	commit := func(to ledger.Position, events []contract.Event) ledger.Result {
 		r, err := led.CommitSlots(t.Context(), ledger.SlotCommit{Epoch: 1, From: at, To: to, Time: 1, Events: events})
 		require.NoError(t, err)
+		p.Offer(outbox.Commit{Right: outbox.Right{Epoch: w.epoch}, From: at.Next, Next: to.Next, Log: r.Log, Rows: r.Pending})
 		at = to
-		owe += len(r.Pending)
-		p.Offer(w.epoch, r.Pending)
+		owe += len(r.Log) + len(r.Pending)
 
 		return r
 	}
@@ -130,7 +131,7 @@ func TestASlotThatWasTakenIsReadFromItsStart(t *testing.T) {
 	w.Exec(`update slot_ownership set owner = 'other' where slot = 5`)
 	first := w.commit("Approved", message.Original, 5)
 	p := w.start(w.config(), publish.Tuning{})
-	p.Reload([]int16{1, 2})
+	p.ReloadSlots([]int16{1, 2})
 	mine := w.approve(p, 1)
 	w.taken(1)
 	w.Exec(`update slot_ownership set owner = $1 where slot = 5`, me) // a claim
@@ -139,7 +140,7 @@ func TestASlotThatWasTakenIsReadFromItsStart(t *testing.T) {
 	mine = append(mine, w.approve(p, 2)...)
 	w.taken(2)
 	require.Equal(t, 2, w.tap.Len())
-	p.Reload([]int16{1, 2, 5})
+	p.ReloadSlots([]int16{1, 2, 5})
 	w.same(append(append(mine, first...), second...), w.wait(4))
 	require.NoError(t, p.stop())
 }

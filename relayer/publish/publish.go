@@ -35,8 +35,9 @@ func New(cfg Config) (*Publisher, error) {
 	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	cfg.Handover = cmp.Or(cfg.Handover, &Handover{})
 
-	return &Publisher{shared{cfg: cfg, limits: defaultLimits, store: &outbox.Box{DB: cfg.DB, ChainID: cfg.ChainID,
-		Owner: cfg.Owner, OtherNames: cfg.OtherNames, BySlot: cfg.BySlot},
+	box := &outbox.Box{DB: cfg.DB, ChainID: cfg.ChainID, Owner: cfg.Owner, OtherNames: cfg.OtherNames, BySlot: cfg.BySlot}
+
+	return &Publisher{shared{cfg: cfg, limits: defaultLimits, store: box, log: box,
 		inbox: inbox{wake: make(chan struct{}, 1), ended: make(chan struct{})}}}, nil
 }
 
@@ -46,7 +47,7 @@ func NewAnswers(cfg Config) (*Publisher, error) {
 	cfg.Owner = "whichever has the lock" // answers are of no slot
 	p, err := New(cfg)
 	if err == nil {
-		p.store = &outbox.Answers{DB: cfg.DB, ChainID: cfg.ChainID}
+		p.store, p.log = &outbox.Answers{DB: cfg.DB, ChainID: cfg.ChainID}, nil
 		p.limits.pageRows, p.limits.drain = answersPage, answersDrain
 	}
 
@@ -54,7 +55,7 @@ func NewAnswers(cfg Config) (*Publisher, error) {
 }
 
 // Run publishes until ctx ends; then it stops sending, waits up to drainTimeout for what is in
-// flight, deletes the acknowledged rows, and returns nil. It returns ErrFenced when Config.Valid
+// flight, notes what was acknowledged, and returns nil. It returns ErrFenced when Config.Valid
 // returns false. Errors of Pub/Sub or the database are retried.
 func (p *Publisher) Run(ctx context.Context) error {
 	defer close(p.inbox.ended)
@@ -68,36 +69,32 @@ func (p *Publisher) Run(ctx context.Context) error {
 	return err
 }
 
-// Offer passes rows that were just committed under an epoch, in seq order, from one goroutine. It
-// never blocks: rows beyond its capacity are read from the outbox.
-func (p *Publisher) Offer(epoch int64, rows []outbox.Pending) {
-	if len(rows) == 0 {
-		return
-	}
-
-	b := &p.inbox
+// Offer passes what was just committed, one commit after the other, from one goroutine. It never
+// blocks: what exceeds its capacity is read from the database.
+func (p *Publisher) Offer(c outbox.Commit) {
+	b, rows := &p.inbox, len(c.Log)+len(c.Rows)
 	b.mu.Lock()
-	b.full = b.full || b.rows+len(rows) > p.limits.windowRows
-	if !b.full { // otherwise later rows would overtake dropped ones
-		b.offers, b.rows = append(b.offers, offer{epoch, rows}), b.rows+len(rows)
+	b.full = b.full || b.rows+rows > p.limits.windowRows
+	if !b.full { // otherwise later ones would overtake dropped ones
+		b.offers, b.rows = append(b.offers, c), b.rows+rows
 	}
 
 	b.mu.Unlock()
 	b.ring()
 }
 
-// Reload sets the held slots: the publisher reads their rows from the start. Until the first call
-// it publishes nothing.
-func (p *Publisher) Reload(slots []int16) {
-	p.inbox.order(order{what: reload, slots: slices.Clone(slots)})
+// Reload sets the held slots and the right to them: the publisher reads what of theirs is not sent. Until the first
+// call it publishes nothing.
+func (p *Publisher) Reload(right outbox.Right, slots []int16) {
+	p.inbox.order(order{what: reload, slots: slices.Clone(slots), right: right})
 }
 
-// Quiesce stops publishing for some slots and returns when they are at rest: none of their requests
-// is in flight, every acknowledged row is deleted, and what may have been sent is recorded as in
-// doubt. Requests that take longer than drainTimeout are cancelled, and are in doubt. On an error,
-// when ctx ends first or the record cannot be written, the slots are published again.
+// Quiesce stops publishing for some slots and returns when they are at rest: none of their requests is in flight,
+// every acknowledged event is noted, every acknowledged row deleted, and what may have been sent is recorded as in
+// doubt. Requests that take longer than drainTimeout are cancelled, and are in doubt. On an error, when ctx ends
+// first or the record cannot be written, the slots are published again.
 func (p *Publisher) Quiesce(ctx context.Context, slots []int16) error {
-	done := make(chan map[int16]int64, 1)
+	done := make(chan []int16, 1)
 	p.inbox.order(order{what: quiesce, slots: slices.Clone(slots), done: done, patience: drainTimeout})
 	select {
 	case unsure := <-done:
@@ -126,7 +123,7 @@ func (p *Publisher) Quiesce(ctx context.Context, slots []int16) error {
 // Resume publishes quiesced slots again. After they were released, epoch is the new one: earlier
 // offers are left to the slots' new owners.
 func (p *Publisher) Resume(slots []int16, epoch int64) {
-	p.inbox.order(order{what: resume, slots: slices.Clone(slots), epoch: epoch})
+	p.inbox.order(order{what: resume, slots: slices.Clone(slots), right: outbox.Right{Epoch: epoch}})
 }
 
 // Settled reports, once Run has ended, whether the database knows what may have been sent: then

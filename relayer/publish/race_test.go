@@ -19,7 +19,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/publish"
 )
 
-// Rows reach the publisher as offers and as pages and by key, while it is told to read anew, slots
+// Rows reach the publisher as offers and as pages, while it is told to read anew, slots
 // are quiesced and resumed, replays are served, tenures change, and Pub/Sub refuses at
 // random. Whatever the order of all this: each row is published once, and those of one key in
 // order.
@@ -46,7 +46,7 @@ func randomRun(t *testing.T, seed uint64) {
 		defer refuse.Unlock()
 		return refusals.IntN(25) == 0
 	}})
-	tuning := publish.Tuning{WindowRows: 40, PageRows: 8, LaneRows: 6, BatchRows: 3, Requests: 4, MaxBlocked: 5,
+	tuning := publish.Tuning{WindowRows: 40, PageRows: 8, BatchRows: 3, Requests: 4, MaxBlocked: 5,
 		Delay: 2 * time.Millisecond, RereadEvery: 7 * time.Millisecond}
 	cfg := w.config()
 	cfg.BySlot = seed%2 == 1
@@ -72,16 +72,16 @@ func randomRun(t *testing.T, seed uint64) {
 			p := current.Load()
 			switch r.IntN(12) {
 			case 0: // the offer is lost with a tenure
-				p.Reload(everySlot())
+				p.ReloadSlots(everySlot())
 			case 1: // the holding has changed
-				p.Reload(everySlot())
-				p.Offer(1, committed)
+				p.ReloadSlots(everySlot())
+				p.OfferRows(1, committed)
 			case 2:
 				replay := w.commit("ArbiterChanged", message.Replay, r.IntN(20))
 				replayed = append(replayed, replay...)
-				p.Offer(1, append(committed, replay...))
+				p.OfferRows(1, append(committed, replay...))
 			default:
-				p.Offer(1, committed)
+				p.OfferRows(1, committed)
 			}
 		}
 	}()
@@ -106,7 +106,7 @@ func randomRun(t *testing.T, seed uint64) {
 			}
 		})
 	}
-	every(3, 3*time.Millisecond, func(*rand.Rand) { current.Load().Reload(everySlot()) })
+	every(3, 3*time.Millisecond, func(*rand.Rand) { current.Load().ReloadSlots(everySlot()) })
 	every(4, 5*time.Millisecond, func(r *rand.Rand) {
 		slots := []int16{int16(r.IntN(20)), int16(r.IntN(20))}
 		p := current.Load()

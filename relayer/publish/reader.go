@@ -3,6 +3,7 @@ package publish
 import (
 	"time"
 
+	"github.com/fusion-prime/escrow-relayer/relayer/contract"
 	"github.com/fusion-prime/escrow-relayer/relayer/outbox"
 )
 
@@ -11,9 +12,7 @@ const (
 	readTimeout = 10 * time.Second
 	// maxReadPause bounds the pause after a failed reading.
 	maxReadPause = 5 * time.Second
-	// lanesAtOnce bounds the lanes of one reading by key.
-	lanesAtOnce = 500
-	// fewRows is the least number of rows read of a lane that has recovered.
+	// fewRows is the least number of rows of a page.
 	fewRows = 16
 )
 
@@ -45,9 +44,8 @@ type reader struct {
 // pace is the size of the next reading, and when it may begin.
 type pace struct {
 	busy     bool
-	byKey    bool // the last reading was by key
-	rows     int  // of the next page: fewer after a failure
-	failures int  // consecutive
+	rows     int // of the next page: fewer after a failure
+	failures int // consecutive
 	notUntil time.Time
 }
 
@@ -55,20 +53,25 @@ type pace struct {
 type readings int8
 
 const (
-	nothing readings = iota
-	aPage
-	someLanes
+	nothing   readings = iota
+	thePlaces          // up to which the log of each slot is sent
+	theLog             // a page of it
+	aPage              // of the outbox
 )
 
-// readResult is the result of a reading: a page of the outbox, or the rows of some lanes.
+// readResult is the result of a reading.
 type readResult struct {
-	err error
+	what  readings
+	right outbox.Right // under which it was read
+	next  int64        // of the outbox: the next block of the cursor then
+	err   error
+
+	sent map[int16]contract.Place
+	from int64 // the block behind which log was read
+	log  outbox.Page
 
 	page  []outbox.Found
 	limit int
-
-	wants []want // nil: it was a page
-	lanes [][]outbox.Found
 }
 
 func newReader(l *limits, jitter func() float64, now time.Time) reader {
@@ -80,22 +83,24 @@ func (r *reader) rewind(last int64) {
 	r.last, r.caughtUp, r.void = min(r.last, last), false, r.busy
 }
 
-// refresh begins a periodic pass if it is due. It is postponed during a pass, and while rows are
-// skipped on purpose.
-func (r *reader) refresh(now time.Time, leftOut bool) {
+// refresh begins a periodic pass if it is due, and reports whether it was. It is postponed during a
+// pass, and while rows are skipped on purpose.
+func (r *reader) refresh(now time.Time, leftOut bool) (due bool) {
 	if r.again && r.caughtUp && !r.busy && !leftOut {
 		r.again = false
 		r.rewind(0)
 	}
 
 	if now.Before(r.rereadAt) {
-		return
+		return false
 	}
 
-	r.rereadAt = now.Add(r.limits.rereadEvery)
+	r.rereadAt, due = now.Add(r.limits.rereadEvery), r.caughtUp // one pass ends before the next begins
 	if r.caughtUp && !leftOut {
 		r.rewind(0)
 	}
+
+	return due
 }
 
 // take reports whether an offered row is new and, given room, accepted. Without room, it and the
@@ -118,17 +123,19 @@ func (r *reader) take(seq int64, room bool) bool {
 // notTaken records that an offer is left to be read.
 func (r *reader) notTaken() { r.caughtUp, r.missed = false, true }
 
-// next decides what to read, alternating between page and lanes if both are possible: room is the
-// free space of the window, and lanes tells whether any wait.
-func (r *reader) next(now time.Time, room int, lanes bool) readings {
-	page := !r.caughtUp && room >= r.rows
+// next decides what to read: the log first, then a page of the outbox. room is the free space of the window.
+func (r *reader) next(now time.Time, room int, log *places) readings {
 	switch {
 	case r.busy || r.notUntil.After(now):
 		return nothing
-	case page && (r.byKey || !lanes || room == 0):
+	case log.unowned:
+		return thePlaces
+	case room < r.rows:
+		return nothing
+	case !log.caughtUp:
+		return theLog
+	case !r.caughtUp:
 		return aPage
-	case lanes && room > 0:
-		return someLanes
 	}
 
 	return nothing
@@ -143,14 +150,11 @@ func (r *reader) at(now time.Time) time.Time {
 	return r.notUntil
 }
 
-// begin begins a reading, of a page or of lanes.
-func (r *reader) begin(wants []want) readResult {
-	r.busy, r.void, r.byKey = true, false, wants != nil
-	if wants == nil {
-		r.missed = false
-	}
+// begin begins a reading.
+func (r *reader) begin(what readings) readResult {
+	r.busy, r.void, r.missed = true, false, r.missed && what != aPage
 
-	return readResult{limit: r.rows, wants: wants}
+	return readResult{what: what, limit: r.rows}
 }
 
 // end handles the end of a reading, and reports whether its result is usable.

@@ -10,6 +10,7 @@ import (
 // busy counts for each slot the requests in flight and the rows to be deleted, without zeros; the
 // slots in quiet send nothing, and it counts the orders for each.
 type rest struct {
+	over    bool // nothing is sent any more
 	quiet   map[int16]int
 	busy    map[int16]int
 	waiting []order
@@ -17,7 +18,7 @@ type rest struct {
 
 func newRest() rest { return rest{quiet: map[int16]int{}, busy: map[int16]int{}} }
 
-func (r *rest) isQuiet(slot int16) bool { return r.quiet[slot] > 0 }
+func (r *rest) isQuiet(slot int16) bool { return r.over || r.quiet[slot] > 0 }
 
 // begin and end count what is in flight of a slot.
 func (r *rest) begin(slot int16) { r.busy[slot]++ }
@@ -51,18 +52,18 @@ func (r *rest) resume(slots []int16) {
 	})
 }
 
-// notify answers the orders for slots that are at rest: nothing of them is in flight or waits for
-// deletion. It passes on what is unsure of their slots.
-func (r *rest) notify(unsure map[int16]int64) {
+// notify answers the orders for slots that are at rest: nothing of them is in flight, waits for deletion, or is
+// acknowledged and not noted. It passes on which of them are unsure.
+func (r *rest) notify(unsure map[int16]int64, noted func(slot int16) bool) {
 	r.waiting = slices.DeleteFunc(r.waiting, func(o order) bool {
-		if slices.ContainsFunc(o.slots, func(s int16) bool { return r.busy[s] > 0 }) {
+		if slices.ContainsFunc(o.slots, func(s int16) bool { return r.busy[s] > 0 || !noted(s) }) {
 			return false
 		}
 
-		of := map[int16]int64{}
+		var of []int16
 		for _, s := range o.slots {
-			if seq, ok := unsure[s]; ok {
-				of[s] = seq
+			if _, is := unsure[s]; is {
+				of = append(of, s)
 			}
 		}
 

@@ -2,11 +2,11 @@ package publish
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"sync"
 	"time"
 
-	"github.com/fusion-prime/escrow-relayer/relayer/column"
 	"github.com/fusion-prime/escrow-relayer/relayer/outbox"
 )
 
@@ -17,14 +17,17 @@ import (
 type loop struct {
 	*shared
 
-	window window
-	lanes  lanes
-	reader reader
-	del    deleter
-	rest   rest
-	epoch  int64           // offers of earlier epochs are void
-	slots  []int16         // held, by the last reload
-	unsure map[int16]int64 // as of Handover
+	log     *places // hides the box of shared
+	window  window
+	lanes   lanes
+	reader  reader
+	del     deleter
+	noting  noting
+	rest    rest
+	right   outbox.Right    // of the last reload: offers under another are void
+	slots   []int16         // held, by the last reload
+	unsure  map[int16]int64 // as of Handover
+	success time.Time       // of the last request
 
 	answered chan *request
 	read     chan readResult
@@ -36,13 +39,15 @@ type loop struct {
 // newLoop returns the loop of a publisher, with the handover of the tenure before it.
 func newLoop(s *shared) *loop {
 	l := &loop{
-		shared: s, window: newWindow(&s.limits), rest: newRest(), reader: newReader(&s.limits, s.cfg.Jitter, time.Now()),
+		shared: s, log: &places{slots: map[int16]*slotPlaces{}, caughtUp: true}, noting: newNoting(time.Now()),
+		rest: newRest(), reader: newReader(&s.limits, s.cfg.Jitter, time.Now()),
 		answered: make(chan *request, outbox.Topics*s.limits.requests),
 		read:     make(chan readResult, 1),
 		deleted:  make(chan error, 1),
-		del: deleter{linger: s.limits.linger, full: s.limits.deleteFull, maxSize: s.limits.deleteMost,
-			deletionPace: deletionPace{size: s.limits.deleteFull, limit: deleteLimit}},
+		del:      deleter{size: deleteMost},
 	}
+	l.log.restore(s.cfg.Handover.entries)
+	l.window = newWindow(&s.limits, l.log)
 	l.lanes = newLanes(&s.limits, &l.window, s.cfg.Jitter,
 		[outbox.Topics]string{s.cfg.Topics.Default, s.cfg.Topics.Other, s.cfg.Topics.Retractions})
 	for _, s := range s.cfg.Handover.acked {
@@ -56,14 +61,31 @@ func newLoop(s *shared) *loop {
 	return l
 }
 
-// add passes a row to its lane, unless it is in the window or its slot must be quiet.
+// add passes a message to its lane, unless it is in the window or its slot must be quiet.
 func (l *loop) add(r row) {
-	if l.window.has(r.ID) || l.rest.isQuiet(r.Slot) {
+	if l.rest.isQuiet(r.Slot) {
+		if r.logged() {
+			l.log.leave(r.Slot, &r.Event)
+		}
+
 		return
 	}
 
 	id := l.store.LaneOf(&r.Pending)
+	if r.logged() {
+		if !l.log.enter(r.Slot, &r.Event) {
+			return
+		}
+	} else if l.window.has(r.ID) {
+		return
+	}
+
 	if l.lanes.topics[id.Topic].name == "" {
+		if r.logged() {
+			l.log.acknowledge(r.Slot, &r.Event)
+			return
+		}
+
 		l.done(r.Sent()) // its topic is unconfigured: it leaves the outbox as if sent
 		return
 	}
@@ -75,48 +97,63 @@ func (l *loop) add(r row) {
 func (l *loop) done(s outbox.Sent) {
 	l.window.enter(s.ID)
 	l.rest.begin(s.Slot)
-	l.del.add(time.Now(), s)
+	l.del.add(s)
 }
 
-func (l *loop) notify() { l.rest.notify(l.unsure) }
+func (l *loop) notify() { l.rest.notify(l.unsure, l.log.resting) }
 
 // deletionsAwaited reports whether an order waits for deletions.
 func (l *loop) deletionsAwaited() bool { return len(l.rest.waiting) > 0 }
 
 // readOn begins the next reading, if there are rows to read and room for them.
 func (l *loop) readOn(ctx context.Context, now time.Time) {
-	l.reader.refresh(now, l.lanes.saturated())
-	room := l.window.room()
-	what := l.reader.next(now, room, len(l.lanes.wanted) > 0)
-	if what == someLanes {
-		if wants := l.lanes.choose(min(lanesAtOnce, l.reader.rows)); len(wants) > 0 {
-			l.readLanes(ctx, wants)
-			return
-		}
-
-		what = l.reader.next(now, room, false) // the waiting lanes are gone
+	if l.reader.refresh(now, l.lanes.saturated()) && l.log.caughtUp {
+		l.log.unowned = l.shared.log != nil
 	}
 
-	if what == aPage {
+	room := l.window.room()
+	l.log.crowded = room < l.reader.rows
+	l.readSkipped()
+	what := l.reader.next(now, room, l.log)
+	if what == thePlaces && l.noting.busy || what <= theLog && l.noting.moves {
+		return
+	}
+
+	switch what {
+	case aPage:
 		l.readPage(ctx)
+	case thePlaces:
+		l.log.asking = true
+		l.begin(ctx, l.reader.begin(what), func(ctx context.Context, r *readResult) (err error) {
+			r.sent, err = l.shared.log.Sent(ctx, r.right)
+			return err
+		})
+	case theLog:
+		l.log.missed = false
+		sent, last := l.log.floors(), l.log.last
+		l.begin(ctx, l.reader.begin(what), func(ctx context.Context, r *readResult) (err error) {
+			r.from = last
+			r.log, err = l.shared.log.Log(ctx, r.right, sent, last, r.limit)
+			return err
+		})
+	}
+}
+
+// readSkipped has the outbox read again from what was skipped, once there is no reading that this would void.
+func (l *loop) readSkipped() {
+	if l.reader.busy {
+		return
+	}
+
+	if seq := l.lanes.takeSkipped(); seq > 0 {
+		l.reader.rewind(seq - 1)
 	}
 }
 
 func (l *loop) readPage(ctx context.Context) {
-	mine, last, without := l.slots, l.reader.last, l.lanes.without(outbox.DefaultTopic) // which are read by key
-	l.begin(ctx, l.reader.begin(nil), func(ctx context.Context, r *readResult) (err error) {
-		r.page, err = l.store.Page(ctx, mine, last, r.limit, without)
-		return err
-	})
-}
-
-func (l *loop) readLanes(ctx context.Context, wants []want) {
-	mine := l.slots
-	l.begin(ctx, l.reader.begin(wants), func(ctx context.Context, r *readResult) (err error) {
-		r.lanes, err = l.store.Lanes(ctx, mine, column.Of(wants, func(w *want) outbox.Want {
-			return outbox.Want{Lane: w.lane.id, From: w.from, Limit: w.limit}
-		}))
-
+	mine, last, without := l.slots, l.reader.last, l.lanes.without(outbox.DefaultTopic, l.reader.last)
+	l.begin(ctx, l.reader.begin(aPage), func(ctx context.Context, r *readResult) (err error) {
+		r.page, r.next, err = l.store.Page(ctx, r.right, mine, last, r.limit, without)
 		return err
 	})
 }
@@ -124,6 +161,7 @@ func (l *loop) readLanes(ctx context.Context, wants []want) {
 // begin runs a reading, for readTimeout at most.
 func (l *loop) begin(ctx context.Context, r readResult, read func(context.Context, *readResult) error) {
 	l.window.beginReading()
+	r.right = l.right
 	l.wait.Go(func() {
 		ctx, cancel := context.WithTimeout(ctx, readTimeout)
 		defer cancel()
@@ -132,17 +170,29 @@ func (l *loop) begin(ctx context.Context, r readResult, read func(context.Contex
 	})
 }
 
-// take handles the result of a reading.
+// take handles the result of a reading. What is of the outbox counts only if the log is taken to its end, and that is
+// no earlier than the reading: of each key, the log comes first.
 func (l *loop) take(ctx context.Context, r readResult) {
+	l.open()
+	l.log.asking = l.log.asking && r.what != thePlaces
 	useful := l.reader.end(&r, time.Now())
 	switch {
-	case !useful:
-		if r.err != nil && ctx.Err() == nil {
-			l.cfg.Log.WarnContext(ctx, "outbox read failed, retrying", slog.Any("err", r.err))
+	case !useful || r.what == aPage && (!l.log.caughtUp || r.next > l.log.end):
+		if r.err != nil && ctx.Err() == nil && !errors.Is(r.err, outbox.ErrMoved) { // the watch says when it may go on
+			l.cfg.Log.WarnContext(ctx, "reading what is to be published failed, retrying", slog.Any("err", r.err))
+		}
+	case r.what == thePlaces:
+		l.log.owned(r.sent)
+	case r.what == theLog:
+		if !l.log.read(r.from, &r.log) {
+			break
 		}
 
-		l.lanes.again(r.wants)
-	case r.wants == nil:
+		for i := range r.log.Events {
+			f := &r.log.Events[i]
+			l.add(row{f.Pending, f.Doubtful})
+		}
+	default:
 		for i := range r.page {
 			if f := &r.page[i]; l.sendable(f) {
 				l.add(row{f.Pending, f.Doubtful})
@@ -150,10 +200,6 @@ func (l *loop) take(ctx context.Context, r readResult) {
 		}
 
 		l.reader.page(&r)
-	default:
-		for i := range r.wants {
-			l.lanes.read(&r.wants[i], r.lanes[i], l.sendable)
-		}
 	}
 
 	l.window.endReading()
@@ -177,8 +223,8 @@ func (l *loop) sendable(f *outbox.Found) bool {
 
 // delete begins a deletion that is due, concurrently with the loop.
 func (l *loop) delete(now time.Time) {
-	if at := l.del.due(l.deletionsAwaited()); !at.IsZero() && !at.After(now) {
-		l.del.begin(now)
+	if at := l.del.due(); !at.IsZero() && !at.After(now) {
+		l.del.begin()
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/fusion-prime/escrow-relayer/relayer/contract"
 	"github.com/fusion-prime/escrow-relayer/relayer/outbox"
 )
 
@@ -14,6 +15,7 @@ type shared struct {
 	cfg    Config
 	limits limits
 	store  store
+	log    sentLog // nil: answers have no log
 	inbox  inbox
 	shown  shown
 }
@@ -22,10 +24,20 @@ type shared struct {
 type store interface {
 	LaneOf(p *outbox.Pending) outbox.Lane
 	Key(lane outbox.Lane) string
-	Page(ctx context.Context, mine []int16, last int64, limit int, without []outbox.Lane) ([]outbox.Found, error)
-	Lanes(ctx context.Context, mine []int16, wants []outbox.Want) ([][]outbox.Found, error)
+	Page(ctx context.Context, r outbox.Right, mine []int16, last int64, limit int,
+		without []outbox.Lane) ([]outbox.Found, int64,
+		error)
 	Delete(ctx context.Context, rows []outbox.Sent, limit time.Duration) error
-	Doubt(ctx context.Context, seqs map[int16]int64) error
+	Doubt(ctx context.Context, slots []int16) error
+}
+
+// sentLog is the log of events, and how far it is sent: an *outbox.Box.
+type sentLog interface {
+	Sent(ctx context.Context, r outbox.Right) (map[int16]contract.Place, error)
+	Log(ctx context.Context, r outbox.Right, sent map[int16]contract.Place, from int64, limit int) (outbox.Page, error)
+	Settle(ctx context.Context, r outbox.Right, sent map[int16]contract.Place) ([]int16, error)
+	SetApart(ctx context.Context, events []outbox.Mark) error
+	Move(ctx context.Context, r outbox.Right, of []outbox.Lane, behind []contract.Place) error
 }
 
 // inbox queues what others want of the loop. wake has capacity one: several entries are one hint.
@@ -40,15 +52,10 @@ type inbox struct {
 // content is what was queued since the loop last took it. Once full, offers and rows stay
 // unchanged.
 type content struct {
-	offers []offer
+	offers []outbox.Commit
 	rows   int  // in offers
 	full   bool // an offer exceeded the capacity; it and later ones were dropped
 	orders []order
-}
-
-type offer struct {
-	epoch int64
-	rows  []outbox.Pending
 }
 
 // order tells the loop what to do with slots.
@@ -56,12 +63,10 @@ type order struct {
 	what  command
 	slots []int16
 
-	// of quiesce: gets, when the slots are at rest, the seq of each slot up to which the outcome is
-	// unknown
-	done     chan map[int16]int64
+	done     chan []int16  // of quiesce: gets, when the slots are at rest, those with messages whose outcome is unknown
 	patience time.Duration // the longest wait for requests in flight
 	giveUp   time.Time     // when that ends; set by the loop, zero: it has ended
-	epoch    int64         // of resume
+	right    outbox.Right  // of reload, and the epoch of resume
 }
 
 // command is an order without its slots.
@@ -70,7 +75,7 @@ type command int8
 const (
 	quiesce command = iota // stop sending
 	resume
-	reload // read the outbox from the start: the slots are those now held
+	reload // read from the start: the slots, and the right to them, are those now held
 )
 
 func (b *inbox) order(o order) {

@@ -48,7 +48,7 @@ func TestMessagesCarryTheirSpan(t *testing.T) {
 		rows[i].Trace = &sc
 	}
 
-	p.Offer(w.epoch, rows)
+	p.OfferRows(w.epoch, rows)
 	messages := w.wait(3)
 	require.NoError(t, p.stop())
 

@@ -2,22 +2,25 @@ package publish
 
 import "github.com/fusion-prime/escrow-relayer/relayer/outbox"
 
-// window is the rows that this process is responsible for: those in memory, waiting or in flight,
-// and acknowledged ones that wait for deletion. Only these can be repeated by a crash, and each
-// enters once.
+// window is the messages that this process is responsible for: those in memory, waiting or in flight,
+// and acknowledged ones that are not noted yet. Only these can be repeated by a crash, and each
+// enters once: an event of the log in places, a row of the outbox in ids.
 //
 // A reading of the outbox shows what was there when it began. So a row deleted during a reading
 // stays in the window until the reading has been handled: deletedDuringRead holds such rows, and is
 // empty while reading is false. bytes is the size of the rows in memory.
 type window struct {
 	limits            *limits
+	log               *places
 	ids               map[outbox.ID]struct{}
 	bytes             int
 	reading           bool
 	deletedDuringRead []outbox.ID
 }
 
-func newWindow(l *limits) window { return window{limits: l, ids: map[outbox.ID]struct{}{}} }
+func newWindow(l *limits, log *places) window {
+	return window{limits: l, log: log, ids: map[outbox.ID]struct{}{}}
+}
 
 func (w *window) has(id outbox.ID) bool {
 	_, ok := w.ids[id]
@@ -30,7 +33,7 @@ func (w *window) room() int {
 		return 0
 	}
 
-	return max(0, w.limits.windowRows-len(w.ids))
+	return max(0, w.limits.windowRows-len(w.ids)-w.log.entries)
 }
 
 // enter adds a row outside memory: it counts no bytes.
@@ -38,7 +41,10 @@ func (w *window) enter(id outbox.ID) { w.ids[id] = struct{}{} }
 
 // load adds a row in memory.
 func (w *window) load(r *row) {
-	w.enter(r.ID)
+	if !r.logged() {
+		w.enter(r.ID)
+	}
+
 	w.bytes += r.size()
 }
 
@@ -46,13 +52,6 @@ func (w *window) load(r *row) {
 func (w *window) unload(rows []row) {
 	for i := range rows {
 		w.bytes -= rows[i].size()
-	}
-}
-
-// leave forgets rows that stay in the outbox, and are read again.
-func (w *window) leave(rows []row) {
-	for i := range rows {
-		delete(w.ids, rows[i].ID)
 	}
 }
 

@@ -54,6 +54,7 @@ type world struct {
 	logs     *logs
 	commits  int64 // numbers events
 	epoch    int64
+	cursor   int64 // next block, as far as the log goes
 }
 
 func setup(t testing.TB, o testpubsub.Options) *world {
@@ -64,6 +65,7 @@ func setup(t testing.TB, o testpubsub.Options) *world {
 	reg := prometheus.NewRegistry()
 	w := &world{Fleet: testfleet.New(t, chainID), t: t, server: server, tap: tap, reg: reg,
 		metrics: publish.NewMetrics(reg), logs: &logs{t: t}, epoch: 1}
+	w.Join(me, 0)
 	w.OwnAll(me, 0)
 	var err error
 	w.sender, err = pubsub.New(ctx, pubsub.Config{Project: project, Options: testpubsub.ClientOptions(w.server.Addr()),
@@ -109,7 +111,7 @@ func (w *world) start(cfg publish.Config, o publish.Tuning) *running {
 	p, err := publish.New(cfg)
 	require.NoError(w.t, err)
 	p.Tune(o)
-	p.Reload(everySlot())
+	p.ReloadSlots(everySlot())
 	ctx, cancel := context.WithCancel(context.WithoutCancel(w.t.Context()))
 	ended := make(chan error, 1)
 	go func() { ended <- p.Run(ctx) }()
@@ -129,7 +131,8 @@ func escrow(n int) common.Address {
 	return a
 }
 
-// commit stores events with their outbox rows, one for each escrow named, and returns the rows.
+// commit stores events with their outbox rows, one for each escrow named, each in a block of its own, and returns the
+// rows.
 func (w *world) commit(name string, kind message.Kind, escrows ...int) []outbox.Pending {
 	n := len(escrows)
 	keys, txs, args := make([][]byte, n), make([][]byte, n), make([]string, n)
@@ -155,10 +158,11 @@ func (w *world) commit(name string, kind message.Kind, escrows ...int) []outbox.
 		found, err := tx.Query(w.t.Context(), `
 			with input as (select * from unnest($2::bytea[], $3::bytea[], $4::smallint[], $5::text[]) with ordinality as t(tx, escrow, slot, args, ord)),
 			stored as (
-				insert into events (chain_id, block_number, block_time, log_index, writer, type, slot, told, block_hash, tx_hash, escrow, args)
+				insert into events (chain_id, block_number, block_time, log_index, writer, type, slot, told, apart, block_hash, tx_hash, escrow, args)
 				select $1, $7 + ord, extract(epoch from now())::bigint, ord - 1, 1, coalesce((select id from event_types
-					where name = $6), 3), slot, true,
-				       decode(rpad('01', 64, '0'), 'hex'), tx, escrow, args from input)
+					where name = $6), 3), slot, true, true,
+				       decode(rpad('01', 64, '0'), 'hex'), tx, escrow, args from input),
+			moved as (update cursors set next_block = $7 + 1 + (select count(*) from input))
 			insert into outbox (chain_id, block_number, log_index, slot, escrow, event_type, kind)
 			select $1, $7 + ord, ord - 1, slot, escrow, $6, $8 from input order by ord returning seq, token`,
 			chainID, txs, keys, slots, args, name, w.commits-int64(n), kind)
@@ -182,7 +186,7 @@ func (w *world) commit(name string, kind message.Kind, escrows ...int) []outbox.
 func (w *world) approve(p *running, escrows ...int) []outbox.Pending {
 	rows := w.commit("Approved", message.Original, escrows...)
 	if p != nil {
-		p.Offer(w.epoch, rows)
+		p.OfferRows(w.epoch, rows)
 	}
 
 	return rows

@@ -47,9 +47,10 @@ func TestQuiesce(t *testing.T) {
 	// The slots go to another instance. What was offered under the old epoch is not for this one to send.
 	w.Exec(`update slot_ownership set owner = 'r1' where slot in (1, 3, 5)`)
 	old := w.commit("Approved", message.Original, 1)
-	p.Offer(1, old)
+	p.OfferRows(1, old)
+	w.Exec(`update cursors set epoch = 2`)
 	p.Resume([]int16{1, 3, 5}, 2)
-	p.Offer(1, w.commit("Approved", message.Original, 1))
+	p.OfferRows(1, w.commit("Approved", message.Original, 1))
 	w.epoch = 2
 	rows = append(rows, w.approve(p, 2)...)
 	require.NoError(t, w.tap.Wait(w.within(), 5))
@@ -58,6 +59,7 @@ func TestQuiesce(t *testing.T) {
 
 	cfg := w.config()
 	cfg.Owner, cfg.Handover = "r1", nil
+	w.Join("r1", 0)
 	other := w.start(cfg, publish.Tuning{})
 	messages := w.wait(len(rows) + 2)
 	require.NoError(t, other.stop())
@@ -137,7 +139,7 @@ func TestEndAbandons(t *testing.T) {
 	again := w.start(w.config(), publish.Tuning{})
 	w.wait(4)
 	require.NoError(t, again.stop())
-	require.EqualValues(t, 2, w.metric("relayer_republished_total"))
+	require.EqualValues(t, 3, w.metric("relayer_republished_total"), "what the slot had then is in doubt, as far as it is sent again")
 }
 
 func TestRightEnds(t *testing.T) {
@@ -151,11 +153,11 @@ func TestRightEnds(t *testing.T) {
 	require.NoError(t, err)
 	ended := make(chan error, 1)
 	go func() { ended <- p.Run(t.Context()) }()
-	p.Reload(everySlot())
-	p.Offer(1, w.commit("Approved", message.Original, 1))
+	p.ReloadSlots(everySlot())
+	p.OfferRows(1, w.commit("Approved", message.Original, 1))
 	w.wait(1)
 	valid.Store(false)
-	p.Offer(1, w.commit("Approved", message.Original, 1))
+	p.OfferRows(1, w.commit("Approved", message.Original, 1))
 	require.ErrorIs(t, <-ended, publish.ErrFenced)
 	require.Equal(t, 1, w.outbox())
 	require.Equal(t, 1, w.tap.Len())
@@ -174,7 +176,7 @@ func TestRowsCannotBeDeleted(t *testing.T) {
 	require.NoError(t, w.tap.Wait(w.within(), 3))
 	failed := "deletion of acknowledged messages from the outbox failed"
 	require.Eventually(t, func() bool { return w.logs.count(failed) > 2 }, patience, tick)
-	p.Reload(everySlot())
+	p.ReloadSlots(everySlot())
 	rows = append(rows, w.approve(p, 1)...)
 	require.NoError(t, w.tap.Wait(w.within(), 4))
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
@@ -182,7 +184,7 @@ func TestRowsCannotBeDeleted(t *testing.T) {
 	require.Error(t, p.Quiesce(ctx, []int16{1}),
 		"what is acknowledged has to be deleted before somebody else has the slot")
 	require.NoError(t, p.stop())
-	require.Equal(t, 1, w.logs.count("stopped with acknowledged messages in the outbox"))
+	require.Equal(t, 1, w.logs.count("stopped with acknowledged messages that are not noted"))
 
 	again := w.start(w.config(), publish.Tuning{RereadEvery: 20 * time.Millisecond})
 	rows = append(rows, w.approve(again, 1)...)
@@ -207,8 +209,8 @@ func TestStartAndStopAtOnce(t *testing.T) {
 			}
 
 			ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-			go p.Reload(everySlot())
-			go p.Offer(1, nil)
+			go p.ReloadSlots(everySlot())
+			go p.OfferRows(1, nil)
 			go cancel()
 			if err := p.Run(ctx); err != nil {
 				panic(err)

@@ -50,6 +50,7 @@ func TestEventsStayWhileTheyAreNeeded(t *testing.T) {
 		{"0xyoung", "EscrowReleased", young, chain, 6, "canonical"},
 		{"0xunverified", "EscrowReleased", old, chain, 50, "canonical"},
 		{"0xwaiting", "EscrowReleased", old, chain, 6, "canonical"},
+		{"0xlogged", "EscrowReleased", old, chain, 7, "canonical"},
 		{"0xorphan", "EscrowReleased", old, chain, 6, "orphaned"},
 		{"0xelsewhere", "EscrowReleased", old, chain + 1, 6, "canonical"},
 	} {
@@ -67,6 +68,8 @@ func TestEventsStayWhileTheyAreNeeded(t *testing.T) {
 	before := records()
 	require.Equal(t, []string{"created EscrowDeployed 5", "released EscrowReleased 6"}, before)
 	f.Queues(testfleet.Message{Escrow: "0xwaiting", EventID: "0xwaiting", Type: "EscrowReleased"})
+	f.OwnAll("a", 7)
+	f.Exec(`update events set apart = false where block_number = 7`) // of the log, beyond what is sent
 	f.Verify(20)
 	f.Of(chain + 1).Verify(20)
 	all := len(f.Column(`select event_id from processed_events`))
@@ -80,7 +83,8 @@ func TestEventsStayWhileTheyAreNeeded(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, before, records(), "the last state stays")
 	require.EqualValues(t, 3, r.Events)
-	for _, escrow := range []string{"0xactive", "0xelsewhere", "0xorphan", "0xunverified", "0xwaiting", "0xyoung"} {
+	for _, escrow := range []string{"0xactive", "0xelsewhere", "0xlogged", "0xorphan", "0xunverified", "0xwaiting",
+		"0xyoung"} {
 		require.NotEmpty(t, f.Column(`select event_id from processed_events where escrow_key = word('`+escrow+`', 20)`),
 			escrow)
 	}

@@ -87,7 +87,7 @@ func TestRollbackAboveTheCursorVoidsTheBook(t *testing.T) {
 	w.approve(1, escrow)
 	w.mine(1 + confirmations)
 	outbox := func() []string {
-		return w.Column(`select event_type || ' ' || state from outbox_messages order by seq`)
+		return w.Column(`select event_type || ' ' || state from outbox_messages order by block_number, log_index`)
 	}
 	require.Eventually(t, func() bool { return len(outbox()) == 2 }, time.Minute, 5*time.Millisecond)
 	require.Equal(t, []string{"EscrowDeployed canonical", "Approved canonical"}, outbox())

@@ -69,7 +69,8 @@ func TestInventedRelease(t *testing.T) {
 			require.Positive(t, lie.Hits())
 			require.Eventually(t, func() bool { return len(w.src.Faults()) > 0 }, time.Minute, 5*time.Millisecond)
 			require.Equal(t, endpoint.Lie, w.src.Faults()[0].Kind)
-			w.mine(1) // the owner of the slot queues the retraction with its next commit
+			w.Publish() // what was removed is sent first
+			w.mine(1)   // the owner of the slot queues the retraction with its next commit
 			require.Eventually(t, func() bool { return len(w.out.retracted()) > 0 }, time.Minute, 5*time.Millisecond)
 			require.Len(t, w.out.retracted(), 1)
 			require.True(t, strings.HasSuffix(w.out.retracted()[0], ":4000"), w.out.retracted()[0])

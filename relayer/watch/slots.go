@@ -119,7 +119,10 @@ func (w *SlotWatch) serve(ctx context.Context, held partition.Holding, changed <
 			w.cfg.Log.Log(ctx, w.level(err), "blocks not read, trying again", slog.Int64("block", w.at.Next),
 				slog.Any("err", err))
 			pause(ctx, delay(delays, err, began), changed)
-			err = nil
+			var at ledger.Position // a rollback by another instance: the publisher notes nothing before it is told
+			if at, err = w.cfg.Ledger.SlotPosition(ctx, w.held.Epoch); err == nil && at != w.at {
+				return nil
+			}
 		}
 
 		if err != nil {
@@ -176,7 +179,7 @@ func (w *SlotWatch) load(ctx context.Context) (err error) {
 	}
 
 	w.told, w.asked = true, true
-	w.cfg.Publisher.Reload(w.held.Slots)
+	w.cfg.Publisher.Reload(w.right(), w.held.Slots)
 	w.report(0)
 
 	return nil

@@ -25,8 +25,8 @@ type Holder interface {
 
 // Publisher sends committed messages.
 type Publisher interface {
-	Offer(epoch int64, rows []outbox.Pending)
-	Reload(slots []int16)
+	Offer(c outbox.Commit)
+	Reload(right outbox.Right, slots []int16)
 }
 
 // SlotConfig configures a SlotWatch. All fields are required, except LateAtOnce and Near.
@@ -106,15 +106,20 @@ func (w *slotState) stored(ctx context.Context, c *ledger.SlotCommit, r *ledger.
 	w.at = c.To
 	w.asked, w.open = r.More, r.Open
 	w.told = w.told || r.Served
-	if len(r.Pending) > 0 {
-		if traced := trace.SpanContextFromContext(ctx); traced.IsValid() {
-			for i := range r.Pending {
-				r.Pending[i].Trace = &traced
+	if traced := trace.SpanContextFromContext(ctx); traced.IsValid() {
+		for _, rows := range [][]outbox.Pending{r.Log, r.Pending} {
+			for i := range rows {
+				rows[i].Trace = &traced
 			}
 		}
-
-		w.cfg.Publisher.Offer(c.Epoch, r.Pending)
 	}
+
+	w.cfg.Publisher.Offer(outbox.Commit{Right: w.right(), From: c.From.Next, Next: c.To.Next, Log: r.Log, Rows: r.Pending})
+}
+
+// right is what the watch commits under.
+func (w *slotState) right() outbox.Right {
+	return outbox.Right{Epoch: w.held.Epoch, Generation: w.at.Generation}
 }
 
 // noteEndings records releases and refunds.

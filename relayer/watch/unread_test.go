@@ -124,3 +124,28 @@ func TestLeaderThatCannotReadResigns(t *testing.T) {
 		})
 	}
 }
+
+// What takes the right to publish away, as a rollback by another instance does, is noticed also while the chain
+// cannot be read: else nothing is noted as sent, and the slots cannot be yielded to who can read.
+func TestGenerationWhileUnreadable(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	chain := &outage{Source: w.src}
+	w.chain, w.leads = chain, chain
+	w.run(watch.FilterAuto, false)
+	w.create(2)
+	w.mine(confirmations + 1)
+	w.expect(w.head() - confirmations)
+
+	chain.on.Store(true)
+	w.create(2)
+	w.mine(confirmations + 1)
+	reads := chain.reads.Load()
+	require.Eventually(t, func() bool { return chain.reads.Load() > reads+3 }, time.Minute, 5*time.Millisecond)
+	reloads := w.out.reloads()
+	w.Exec(`update cursors set generation = generation + 1`)
+	w.hints <- struct{}{}
+	require.Eventually(t, func() bool { return w.out.reloads() > reloads }, 20*time.Second, 5*time.Millisecond)
+	chain.on.Store(false)
+	w.expect(w.head() - confirmations)
+}

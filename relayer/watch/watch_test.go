@@ -67,9 +67,10 @@ type recorder struct {
 	reloaded int
 }
 
-func (r *recorder) Offer(_ int64, batch []outbox.Pending) {
+func (r *recorder) Offer(c outbox.Commit) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	batch := slices.Concat(c.Log, c.Rows)
 	for i := range batch {
 		e := &batch[i].Event
 		if message.Kind(batch[i].Kind) == message.Retraction {
@@ -86,7 +87,7 @@ func (r *recorder) Offer(_ int64, batch []outbox.Pending) {
 	}
 }
 
-func (r *recorder) Reload([]int16) {
+func (r *recorder) Reload(outbox.Right, []int16) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.reloaded++

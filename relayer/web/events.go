@@ -51,7 +51,7 @@ type eventPage struct {
 const eventsWithOutbox = `
 	select event_id, event_type, escrow, contract_address, slot, e.block_number, block_hash, to_timestamp(block_timestamp),
 	       split_part(event_id, ':', 1), e.log_index, args, state,
-	       exists (select from outbox o where o.chain_id = e.chain_id and o.escrow = e.escrow_key
+	       exists (select from waiting o where o.chain_id = e.chain_id and o.escrow = e.escrow_key
 		and o.block_number = e.block_number and o.log_index = e.log_index
 	               and o.orphan is not distinct from e.orphan),
 	       processed_at, processed_by_instance

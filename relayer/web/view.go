@@ -185,8 +185,8 @@ func figures(n *news, i *fleet.Self, p past) []figure {
 	switch {
 	case n.at.IsZero():
 		messages, late = "–", "–"
-	case f.Outbox.Estimated:
-		messages = "≤ " + messages
+	case f.Outbox.More:
+		messages = "≥ " + messages
 	}
 
 	lag := "–"

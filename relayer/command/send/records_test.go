@@ -37,8 +37,8 @@ func (holder) Settled() (partition.Holding, <-chan struct{}) {
 // unpublished leaves all messages in the outbox.
 type unpublished struct{}
 
-func (unpublished) Offer(int64, []outbox.Pending) {}
-func (unpublished) Reload([]int16)                {}
+func (unpublished) Offer(outbox.Commit)          {}
+func (unpublished) Reload(outbox.Right, []int16) {}
 
 // watch has the ledger follow the chain, as an instance does, until the end of the test or until it is stopped.
 func (w *world) watch() (stop func()) {
@@ -85,9 +85,9 @@ func record(t *testing.T, db *pgxpool.Pool, chain int64, escrow common.Address, 
 	t.Helper()
 	add := func(index int, name, args string) {
 		tag, err := db.Exec(t.Context(), `
-			insert into events (chain_id, block_number, block_time, log_index, writer, type, slot, told, block_hash, tx_hash, escrow, args)
+			insert into events (chain_id, block_number, block_time, log_index, writer, type, slot, told, apart, block_hash, tx_hash, escrow, args)
 			select chain_id, block_number, block_time, 100000 + 100 * log_index + $3, writer, (select id from event_types where name = $4), slot, true,
-			       block_hash, tx_hash, escrow, $5
+			       false, block_hash, tx_hash, escrow, $5
 			from events where chain_id = $1 and escrow = $2 order by block_number, log_index limit 1`,
 			chain, escrow[:], index, name, args)
 		require.NoError(t, err)

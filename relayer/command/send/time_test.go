@@ -320,7 +320,7 @@ func (w *world) hanging(contract common.Address) (url string) {
 			return
 		}
 
-		answer, err := http.Post(w.node.HTTP(), "application/json", bytes.NewReader(body)) //nolint:noctx // of a test
+		answer, err := http.Post(w.node.HTTP(), "application/json", bytes.NewReader(body))
 		if err == nil {
 			_, _ = io.Copy(rw, answer.Body)
 			_ = answer.Body.Close()

@@ -1,0 +1,410 @@
+package publish
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/contract"
+	"github.com/fusion-prime/escrow-relayer/relayer/outbox"
+	"github.com/fusion-prime/escrow-relayer/relayer/publish/pubsub"
+)
+
+// scripted is the weather, calm, with what a test does before and after a statement.
+type scripted struct {
+	*weather
+	refused    atomic.Pointer[string] // key
+	sents      func(ctx context.Context)
+	logs       func()
+	movedAfter func(n int) error
+	moves      int
+	noNotes    bool
+	pages      atomic.Int64
+}
+
+func (s *scripted) Sent(ctx context.Context, r outbox.Right) (map[int16]contract.Place, error) {
+	if s.sents != nil {
+		s.sents(ctx)
+	}
+
+	return s.weather.Sent(ctx, r)
+}
+
+func (s *scripted) Log(ctx context.Context, r outbox.Right, sent map[int16]contract.Place, from int64,
+	limit int) (outbox.Page, error) {
+	s.pages.Add(1)
+	s.trace(0, "page behind %d begins", from)
+	defer s.trace(0, "page behind %d ends", from)
+	if s.logs != nil {
+		s.logs()
+	}
+
+	return s.weather.Log(ctx, r, sent, from, limit)
+}
+
+func (s *scripted) Move(ctx context.Context, r outbox.Right, of []outbox.Lane, behind []contract.Place) error {
+	err := s.weather.Move(ctx, r, of, behind)
+	s.moves++
+	if s.movedAfter != nil && err == nil {
+		err = s.movedAfter(s.moves)
+	}
+
+	return err
+}
+
+func (s *scripted) Settle(ctx context.Context, r outbox.Right, sent map[int16]contract.Place) ([]int16, error) {
+	if s.noNotes {
+		return nil, errWeather
+	}
+
+	return s.weather.Settle(ctx, r, sent)
+}
+
+func (s *scripted) SetApart(ctx context.Context, events []outbox.Mark) error {
+	if s.noNotes {
+		return errWeather
+	}
+
+	return s.weather.SetApart(ctx, events)
+}
+
+func (s *scripted) Publish(ctx context.Context, topic, key string, m []pubsub.Message) ([]string, error) {
+	if no := s.refused.Load(); no != nil && *no == key {
+		let(10 * time.Millisecond)
+		return nil, status.Error(codes.PermissionDenied, "refused")
+	}
+
+	return s.weather.Publish(ctx, topic, key, m)
+}
+
+func script(bySlot bool) (*scripted, *Config) {
+	w := newWeather(1, true)
+	w.calm = true
+	w.chain = [][]outbox.Pending{nil}
+	s := &scripted{weather: w}
+
+	return s, &Config{DB: &pgxpool.Pool{}, ChainID: 7, Owner: "r0", Sender: s, Topics: pubsub.Topics{Default: "d"},
+		Metrics: NewMetrics(prometheus.NewRegistry()), Handover: &Handover{}, BySlot: bySlot,
+		Jitter: func() float64 { return 0.5 }}
+}
+
+func (s *scripted) start(t *testing.T, cfg *Config) (p *Publisher, end func()) {
+	cfg.Log = slog.New(slog.NewTextHandler(t.Output(), nil))
+	p, err := New(*cfg)
+	require.NoError(t, err)
+	s.Box = p.store.(*outbox.Box)
+	p.store, p.log = s, s
+	p.limits.windowRows, p.limits.pageRows = 40, 8
+	p.limits.batchRows, p.limits.requests, p.limits.maxBlocked = 3, 4, 5
+	p.Reload(s.held())
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- p.Run(ctx) }()
+
+	return p, func() {
+		cancel()
+		require.NoError(t, <-ended)
+	}
+}
+
+// block appends a block with an event of each slot; who tells escrows of a slot apart.
+func (s *scripted) block(who byte, slots ...int16) (numbers []int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var events []outbox.Pending
+	for i, slot := range slots {
+		e := s.event(int64(len(s.chain)), uint(i), "Approved", slot, common.Address{18: who, 19: byte(slot)})
+		events = append(events, e)
+		numbers = append(numbers, e.Event.TxHash.Big().Int64())
+	}
+
+	s.chain = append(s.chain, events)
+
+	return numbers
+}
+
+func (s *scripted) times(number int64) (n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, x := range s.stored {
+		if x == number {
+			n++
+		}
+	}
+
+	return n
+}
+
+// A page of the log that was under way when a move began, and whose snapshot is after the move, has events that the
+// move has not seen, where the key is the slot. They are read again, and not dropped at the end of the move.
+func TestMoveDropsNothingThatAPageBrings(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, cfg := script(true)
+		no := "7:1"
+		s.refused.Store(&no)
+		for range 25 {
+			s.block(1, 1, 2)
+		}
+
+		var p *Publisher
+		var late int64
+		s.movedAfter = func(n int) error {
+			if n == 1 {
+				late = s.block(2, 1)[0] // another escrow of the slot
+				p.Offer(s.commit(1))
+				let(2 * time.Second)
+			}
+
+			return nil
+		}
+		p, end := s.start(t, cfg)
+		p.Offer(s.commit(25))
+		let(400 * time.Millisecond) // all is read
+		s.logs = func() { let(500 * time.Millisecond) }
+		for range 100 {
+			p.Offer(outbox.Commit{}) // of a right that is over: something is left to be read
+			let(100 * time.Millisecond)
+		}
+
+		s.refused.Store(nil)
+		let(5 * time.Second)
+		s.block(3, 1)
+		p.Offer(s.commit(1))
+		let(5 * time.Minute)
+		require.NotZero(t, s.moves)
+		require.NotZero(t, late)
+		require.Equal(t, 1, s.times(late), "lost: %v", s.wrong)
+		require.Empty(t, s.wrong)
+		end()
+	})
+}
+
+// A move whose answer is lost is repeated, also under the next right: until then its lanes send nothing.
+func TestMoveWhoseAnswerIsLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, cfg := script(false)
+		no := "7:0x0000000000000000000000000000000000000101"
+		s.refused.Store(&no)
+		var numbers []int64
+		for range 25 {
+			numbers = append(numbers, s.block(1, 1, 2)...)
+		}
+
+		var p *Publisher
+		s.movedAfter = func(n int) error {
+			if n == 1 {
+				return errors.New("the answer is lost")
+			}
+
+			return nil
+		}
+		p, end := s.start(t, cfg)
+		p.Offer(s.commit(25))
+		for range 600 {
+			if let(10 * time.Millisecond); s.moves == 1 {
+				break
+			}
+		}
+
+		require.Equal(t, 1, s.moves)
+		right, held := s.claim() // a claim of its own raises the epoch
+		s.refused.Store(nil)
+		for range 1000 {
+			if let(10 * time.Millisecond); s.moves > 1 {
+				break
+			}
+		}
+
+		let(100 * time.Millisecond)
+		let(30 * time.Second)
+		p.Reload(right, held)
+		let(5 * time.Minute)
+		for _, n := range numbers {
+			require.Equal(t, 1, s.times(n), "event %d", n)
+		}
+
+		require.Empty(t, s.wrong)
+		end()
+	})
+}
+
+// A clean stop while it is read anew what is sent, as twice a minute and after each claim, notes what is acknowledged.
+func TestStopWhileReadAnew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, cfg := script(false)
+		p, end := s.start(t, cfg)
+		let(time.Second)
+		numbers := s.block(1, 1, 2, 3)
+		s.sents = func(ctx context.Context) {
+			select {
+			case <-ctx.Done():
+			case <-time.After(100 * time.Millisecond):
+			}
+		}
+		p.Offer(s.commit(1))
+		let(100 * time.Millisecond) // sent and acknowledged, and not noted yet
+		p.Reload(s.held())
+		let(time.Millisecond)
+		end()
+		settled := p.Settled()
+		cfg.Handover = &Handover{} // another process
+		s.sents = nil
+		_, end = s.start(t, cfg)
+		let(time.Minute)
+		end()
+		for _, n := range numbers {
+			require.Equal(t, 1, s.times(n), "settled %t", settled)
+		}
+
+		require.True(t, settled)
+	})
+}
+
+// A key that fails and leaves the window room does not have everything since then read again twice a minute.
+func TestFailingKeyHoldsUpNoReading(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, cfg := script(false)
+		no := "7:0x0000000000000000000000000000000000000101"
+		s.refused.Store(&no)
+		s.block(1, 1)
+		p, end := s.start(t, cfg)
+		p.Offer(s.commit(1))
+		for range 300 {
+			s.block(1, 2, 3, 4, 5)
+			p.Offer(s.commit(1))
+			let(time.Second)
+		}
+
+		before := s.pages.Load()
+		let(time.Minute)
+		require.Less(t, s.pages.Load()-before, int64(20), "pages of the log in a quiet minute, moves: %d", s.moves)
+		s.refused.Store(nil)
+		let(time.Minute)
+		end()
+		require.Positive(t, slices.Max(s.stored))
+	})
+}
+
+// Slots at rest have their place moved on, so that a pass does not read what is long over.
+func TestIdleSlotsAdvance(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, cfg := script(false)
+		p, end := s.start(t, cfg)
+		for range 300 {
+			s.block(1, 2, 3, 4, 5)
+			p.Offer(s.commit(1))
+			let(time.Second)
+		}
+
+		let(2 * time.Minute)
+		before := s.pages.Load()
+		let(time.Minute)
+		require.Less(t, s.pages.Load()-before, int64(20), "pages of the log in a quiet minute")
+		end()
+	})
+}
+
+// What a tenure has acknowledged and could not note passes to the next one of the process, also where there was a
+// rollback once, and the cursor is lowered by a claim.
+func TestHandoverUnderALaterGeneration(t *testing.T) {
+	for _, generation := range []int64{0, 1} {
+		synctest.Test(t, func(t *testing.T) {
+			s, cfg := script(false)
+			s.right.Generation = generation
+			p, end := s.start(t, cfg)
+			let(time.Second)
+			s.noNotes = true
+			var numbers []int64
+			for range 5 {
+				numbers = append(numbers, s.block(1, 1, 2, 3)...)
+			}
+
+			p.Offer(s.commit(5))
+			let(time.Second)
+			end()
+			s.noNotes = false
+			s.free[11] = 2 // of one who was behind
+			s.claim()
+			_, end = s.start(t, cfg)
+			let(time.Minute)
+			end()
+			for _, n := range numbers {
+				require.Equal(t, 1, s.times(n), "generation %d", generation)
+			}
+
+			require.Empty(t, s.wrong)
+		})
+	}
+}
+
+// A generation that rises without a rollback, as when a factory is added, while the cursor is lowered by a claim.
+func TestGenerationWithoutARollback(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, cfg := script(false)
+		p, end := s.start(t, cfg)
+		let(time.Second)
+		s.noNotes = true
+		var numbers []int64
+		for range 5 {
+			numbers = append(numbers, s.block(1, 1, 2, 3)...)
+		}
+
+		p.Offer(s.commit(5))
+		let(time.Second)
+		s.noNotes = false
+		s.free[11] = 2 // of one who was behind
+		p.Reload(s.claim())
+		let(50 * time.Millisecond)
+		s.right.Generation++
+		p.Reload(s.held())
+		let(time.Minute)
+		end()
+		for _, n := range numbers {
+			require.Equal(t, 1, s.times(n), "%d", n)
+		}
+
+		require.Empty(t, s.wrong)
+	})
+}
+
+// A clean stop just after the right has changed, as by a claim of its own, of which the publisher was not told: its
+// notes are refused, and what is acknowledged is set apart.
+func TestStopAfterTheRightHasChanged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, cfg := script(false)
+		p, end := s.start(t, cfg)
+		let(time.Second)
+		var numbers []int64
+		for range 5 {
+			numbers = append(numbers, s.block(1, 1, 2, 3)...)
+		}
+
+		p.Offer(s.commit(5))
+		let(100 * time.Millisecond)
+		s.claim()
+		let(2 * time.Second)
+		end()
+		require.True(t, p.Settled())
+		cfg.Handover = &Handover{} // another process
+		_, end = s.start(t, cfg)
+		let(time.Minute)
+		end()
+		for _, n := range numbers {
+			require.Equal(t, 1, s.times(n), "%d", n)
+		}
+
+		require.Empty(t, s.wrong)
+	})
+}
