@@ -89,7 +89,10 @@ func TestAuditSeesAReorganisation(t *testing.T) {
 	first := w.await(w.accept(w.command(command.Approve, w.escrow(1, 0), nil)), true, command.Done)
 	stop()
 	require.NoError(t, w.node.Reorg(t.Context(), w.head()-int(first.Block)+1, testchain.Drop))
-	w.mine(confirmations + 1)
-	require.Eventually(t, func() bool { found, _ := w.audit(); return found[0] == send.FindingDiffering }, patience,
-		20*time.Millisecond)
+	require.Eventually(t, func() bool { // the new branch has to become as long as what the ledger has
+		w.mine(1)
+		found, _ := w.audit()
+
+		return found[0] == send.FindingDiffering
+	}, patience, 20*time.Millisecond)
 }
