@@ -29,14 +29,28 @@ type scripted struct {
 	sents      func(ctx context.Context)
 	logs       func()
 	movedAfter func(n int) error
-	moves      int
-	noNotes    bool
+	moves      atomic.Int64
+	noNotes    atomic.Bool
 	pages      atomic.Int64
 }
 
+// get and set are of what a test changes while the publisher runs.
+func get[T any](s *scripted, of *T) T {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	return *of
+}
+
+func set[T any](s *scripted, of *T, to T) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	*of = to
+}
+
 func (s *scripted) Sent(ctx context.Context, r outbox.Right) (map[int16]contract.Place, error) {
-	if s.sents != nil {
-		s.sents(ctx)
+	if f := get(s, &s.sents); f != nil {
+		f(ctx)
 	}
 
 	return s.weather.Sent(ctx, r)
@@ -45,10 +59,8 @@ func (s *scripted) Sent(ctx context.Context, r outbox.Right) (map[int16]contract
 func (s *scripted) Log(ctx context.Context, r outbox.Right, sent map[int16]contract.Place, from int64,
 	limit int) (outbox.Page, error) {
 	s.pages.Add(1)
-	s.trace(0, "page behind %d begins", from)
-	defer s.trace(0, "page behind %d ends", from)
-	if s.logs != nil {
-		s.logs()
+	if f := get(s, &s.logs); f != nil {
+		f()
 	}
 
 	return s.weather.Log(ctx, r, sent, from, limit)
@@ -56,16 +68,16 @@ func (s *scripted) Log(ctx context.Context, r outbox.Right, sent map[int16]contr
 
 func (s *scripted) Move(ctx context.Context, r outbox.Right, of []outbox.Lane, behind []contract.Place) error {
 	err := s.weather.Move(ctx, r, of, behind)
-	s.moves++
-	if s.movedAfter != nil && err == nil {
-		err = s.movedAfter(s.moves)
+	n := int(s.moves.Add(1))
+	if f := get(s, &s.movedAfter); f != nil && err == nil {
+		err = f(n)
 	}
 
 	return err
 }
 
 func (s *scripted) Settle(ctx context.Context, r outbox.Right, sent map[int16]contract.Place) ([]int16, error) {
-	if s.noNotes {
+	if s.noNotes.Load() {
 		return nil, errWeather
 	}
 
@@ -73,7 +85,7 @@ func (s *scripted) Settle(ctx context.Context, r outbox.Right, sent map[int16]co
 }
 
 func (s *scripted) SetApart(ctx context.Context, events []outbox.Mark) error {
-	if s.noNotes {
+	if s.noNotes.Load() {
 		return errWeather
 	}
 
@@ -172,7 +184,7 @@ func TestMoveDropsNothingThatAPageBrings(t *testing.T) {
 		p, end := s.start(t, cfg)
 		p.Offer(s.commit(25))
 		let(400 * time.Millisecond) // all is read
-		s.logs = func() { let(500 * time.Millisecond) }
+		set(s, &s.logs, func() { let(500 * time.Millisecond) })
 		for range 100 {
 			p.Offer(outbox.Commit{}) // of a right that is over: something is left to be read
 			let(100 * time.Millisecond)
@@ -183,11 +195,11 @@ func TestMoveDropsNothingThatAPageBrings(t *testing.T) {
 		s.block(3, 1)
 		p.Offer(s.commit(1))
 		let(5 * time.Minute)
-		require.NotZero(t, s.moves)
+		require.NotZero(t, s.moves.Load())
 		require.NotZero(t, late)
+		end()
 		require.Equal(t, 1, s.times(late), "lost: %v", s.wrong)
 		require.Empty(t, s.wrong)
-		end()
 	})
 }
 
@@ -213,16 +225,16 @@ func TestMoveWhoseAnswerIsLost(t *testing.T) {
 		p, end := s.start(t, cfg)
 		p.Offer(s.commit(25))
 		for range 600 {
-			if let(10 * time.Millisecond); s.moves == 1 {
+			if let(10 * time.Millisecond); s.moves.Load() == 1 {
 				break
 			}
 		}
 
-		require.Equal(t, 1, s.moves)
+		require.EqualValues(t, 1, s.moves.Load())
 		right, held := s.claim() // a claim of its own raises the epoch
 		s.refused.Store(nil)
 		for range 1000 {
-			if let(10 * time.Millisecond); s.moves > 1 {
+			if let(10 * time.Millisecond); s.moves.Load() > 1 {
 				break
 			}
 		}
@@ -260,7 +272,7 @@ func TestStopWhileReadAnew(t *testing.T) {
 		end()
 		settled := p.Settled()
 		cfg.Handover = &Handover{} // another process
-		s.sents = nil
+		set(s, &s.sents, nil)
 		_, end = s.start(t, cfg)
 		let(time.Minute)
 		end()
@@ -289,7 +301,7 @@ func TestFailingKeyHoldsUpNoReading(t *testing.T) {
 
 		before := s.pages.Load()
 		let(time.Minute)
-		require.Less(t, s.pages.Load()-before, int64(20), "pages of the log in a quiet minute, moves: %d", s.moves)
+		require.Less(t, s.pages.Load()-before, int64(20), "pages of the log in a quiet minute")
 		s.refused.Store(nil)
 		let(time.Minute)
 		end()
@@ -325,7 +337,7 @@ func TestHandoverUnderALaterGeneration(t *testing.T) {
 			s.right.Generation = generation
 			p, end := s.start(t, cfg)
 			let(time.Second)
-			s.noNotes = true
+			s.noNotes.Store(true)
 			var numbers []int64
 			for range 5 {
 				numbers = append(numbers, s.block(1, 1, 2, 3)...)
@@ -334,8 +346,10 @@ func TestHandoverUnderALaterGeneration(t *testing.T) {
 			p.Offer(s.commit(5))
 			let(time.Second)
 			end()
-			s.noNotes = false
+			s.noNotes.Store(false)
+			s.mu.Lock()
 			s.free[11] = 2 // of one who was behind
+			s.mu.Unlock()
 			s.claim()
 			_, end = s.start(t, cfg)
 			let(time.Minute)
@@ -355,7 +369,7 @@ func TestGenerationWithoutARollback(t *testing.T) {
 		s, cfg := script(false)
 		p, end := s.start(t, cfg)
 		let(time.Second)
-		s.noNotes = true
+		s.noNotes.Store(true)
 		var numbers []int64
 		for range 5 {
 			numbers = append(numbers, s.block(1, 1, 2, 3)...)
@@ -363,11 +377,15 @@ func TestGenerationWithoutARollback(t *testing.T) {
 
 		p.Offer(s.commit(5))
 		let(time.Second)
-		s.noNotes = false
+		s.noNotes.Store(false)
+		s.mu.Lock()
 		s.free[11] = 2 // of one who was behind
+		s.mu.Unlock()
 		p.Reload(s.claim())
 		let(50 * time.Millisecond)
+		s.mu.Lock()
 		s.right.Generation++
+		s.mu.Unlock()
 		p.Reload(s.held())
 		let(time.Minute)
 		end()

@@ -113,6 +113,7 @@ func (l *loop) write(ctx context.Context, n *note) {
 func (l *loop) endNote(ctx context.Context, n *note) {
 	l.noting.busy = false
 	l.log.wereNoted(n)
+	l.notify()
 	if n.err != nil {
 		l.noting.fails++
 		l.noting.pause = time.Now().Add(backoff(minDeletePause, maxDeletePause, l.noting.fails, l.cfg.Jitter()))
@@ -129,8 +130,6 @@ func (l *loop) endNote(ctx context.Context, n *note) {
 	if len(n.noted) < len(n.sent) {
 		l.log.acked++ // some slots were just changing hands
 	}
-
-	l.notify()
 }
 
 // move gives rows to the events of keys that fail while others succeed: they would hold up what is noted, and all that
