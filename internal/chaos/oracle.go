@@ -45,8 +45,8 @@ func (v *Verdict) Clean() bool { return len(v.Wrong) == 0 }
 func (v *Verdict) String() string {
 	var chains strings.Builder
 	for _, c := range v.Chains {
-		fmt.Fprintf(&chains, "; escrows %d, emitted %d, received %d, duplicates %d, retracted %d, records asked of the chain %d",
-			c.Escrows, c.Emitted, c.Received, c.Duplicates, c.Retracted, c.States)
+		fmt.Fprintf(&chains, "; escrows %d, emitted %d, received %d, duplicates %d, retracted %d, "+
+			"records asked of the chain %d", c.Escrows, c.Emitted, c.Received, c.Duplicates, c.Retracted, c.States)
 	}
 
 	s := fmt.Sprintf("seed %d: sessions lost %d, goroutines %d, whole after %s%s", v.Plan.Seed, v.Lost, v.Goroutines,

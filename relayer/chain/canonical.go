@@ -206,8 +206,8 @@ func (r *reader) Canonical(ctx context.Context, n uint64, known common.Hash) (He
 	case known == (common.Hash{}) || h.Hash == known:
 		return h, nil
 	case oneWord:
-		return h, fmt.Errorf("%w: the only endpoint in use has block %s at height %d, and not %s: another one of RPC_URLS has "+
-			"to say so too", ErrDisagree, h.Hash, n, known)
+		return h, fmt.Errorf("%w: the only endpoint in use has block %s at height %d, and not %s: another one of "+
+			"RPC_URLS has to say so too", ErrDisagree, h.Hash, n, known)
 	case r.outlook.agreement.Believes():
 		if err := r.left(ctx, n, known); err != nil {
 			return h, err

@@ -430,7 +430,8 @@ func (f *Fleet) judgeProgress(p *problems) {
 	}
 
 	who, longest = f.tooLong(LimitStanding, func(i *Instance) (Age, bool) { return i.StandingFor, i.Alive })
-	p.add(Standing, LimitStanding.Of(longest), "look at its /readyz: it names the database or the node; restart it if both are well",
+	p.add(Standing, LimitStanding.Of(longest),
+		"look at its /readyz: it names the database or the node; restart it if both are well",
 		"no block is stored for %s, though there are blocks to store: %s%s", longest, who, f.faults())
 	if who == "" {
 		_, longest = f.tooLong(LimitDatabase, func(i *Instance) (Age, bool) { return i.FaultFor, i.Alive })

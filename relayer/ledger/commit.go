@@ -50,9 +50,8 @@ type FactoryCommit struct {
 // commitSlots is the transaction of CommitSlots.
 func commitSlots(ctx context.Context, t *transaction, c SlotCommit) error {
 	var past past
-	if err := advance(ctx, t, advanceSlots, step{c.Epoch, c.From, c.To, c.Inside, c.Checked, c.Time}, &past.orphans,
-		&past.open,
-		&past.requests, &past.behind); err != nil {
+	if err := advance(ctx, t, advanceSlots, step{c.Epoch, c.From, c.To, c.Inside, c.Checked, c.Time},
+		&past.orphans, &past.open, &past.requests, &past.behind); err != nil {
 		return err
 	}
 

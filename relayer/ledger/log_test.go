@@ -148,7 +148,8 @@ func TestARollbackGivesRowsToWhatMayNotBeSent(t *testing.T) {
 	rows := []string{"Approved:3 0", "EscrowDeployed:4 0", "Approved:4 0", "EscrowDeployed:1 2", "Approved:2 2",
 		"Approved:3 2"}
 	require.Equal(t, rows, w.rows())
-	require.Equal(t, []string{"1 2147483647"}, w.Column(`select distinct sent_block || ' ' || sent_index from slot_ownership`))
+	require.Equal(t, []string{"1 2147483647"},
+		w.Column(`select distinct sent_block || ' ' || sent_index from slot_ownership`))
 	require.Equal(t, []string{"2"}, w.Column(`select count(*)::text from slot_ownership where doubt is not null`))
 	r := w.process(1, at(approved(1, 2, 0, 12), 1))
 	require.Equal(t, 1, r.Revived)

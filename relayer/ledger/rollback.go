@@ -197,8 +197,10 @@ const orphanEvents = `
 // lowerSent lets the log begin again at the fork. What got a row may have been sent.
 const lowerSent = `
 	update slot_ownership
-	set sent_index = case when sent_block < $2 then sent_index else 2147483647 end, sent_block = least(sent_block, $2::bigint - 1),
-	    doubt = case when slot in (select slot from outbox where chain_id = $1 and token = $3) then clock_timestamp() else doubt end
+	set sent_index = case when sent_block < $2 then sent_index else 2147483647 end,
+	    sent_block = least(sent_block, $2::bigint - 1),
+	    doubt = case when slot in (select slot from outbox where chain_id = $1 and token = $3) then clock_timestamp()
+	            else doubt end
 	where chain_id = $1`
 
 // unregister removes from the registry what came from above a fork. An escrow deployed there is

@@ -74,8 +74,7 @@ const (
 
 // Page is Box's, of all answers.
 func (a *Answers) Page(ctx context.Context, _ Right, _ []int16, last int64, limit int,
-	without []Lane) (page []Found, next int64,
-	err error) {
+	without []Lane) (page []Found, next int64, err error) {
 	page, err = read(ctx, a.DB, answersPage, pgx.StrictNamedArgs{"chain": a.ChainID, "last": last, "limit": limit,
 		"without": column.Of(without, func(l *Lane) string { return l.Command })}, a.scan)
 	if err != nil {

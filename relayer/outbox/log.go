@@ -60,8 +60,9 @@ func (b *Box) Sent(ctx context.Context, r Right) (map[int16]contract.Place, erro
 	return sent, nil
 }
 
-const mineNow = `select coalesce(next_block, 0) as next_block from cursors where chain_id = @chain and instance_id = @owner and epoch = @epoch
-	and generation = @generation`
+const mineNow = `
+	select coalesce(next_block, 0) as next_block from cursors
+	where chain_id = @chain and instance_id = @owner and epoch = @epoch and generation = @generation`
 
 const selectSent = `
 	select slot, greatest(sent_block, 0), case when sent_block < 0 then 0 else sent_index end
@@ -117,18 +118,21 @@ const pageEnd = `
 		select block_number from events where chain_id = @chain and block_number > @from
 		order by block_number, log_index limit @limit::bigint + 1),
 	page as (
-		select case when count(*) > @limit then greatest(max(block_number) - 1, min(block_number)) end as last, max(block_number) as newest
+		select case when count(*) > @limit then greatest(max(block_number) - 1, min(block_number)) end as last,
+			max(block_number) as newest
 		from next)
 	select coalesce(last, greatest(newest, next_block - 1)), next_block, last is not null
 	from own, page`
 
 // readLog reads whole blocks: an escrow's deployment comes before what its transaction had emitted earlier.
 const readLog = `
-	select 0::bigint, 0::bigint, p.slot, 0::smallint, p.escrow, (select name from event_types t where t.id = p.type), p.block_number, p.log_index,
-		p.occurrence, p.block_time, p.block_hash, p.tx_hash, p.emitter, p.args, coalesce(lone.factory, ` + registry.FactoryOf + `),
+	select 0::bigint, 0::bigint, p.slot, 0::smallint, p.escrow, (select name from event_types t where t.id = p.type),
+		p.block_number, p.log_index, p.occurrence, p.block_time, p.block_hash, p.tx_hash, p.emitter, p.args,
+		coalesce(lone.factory, ` + registry.FactoryOf + `),
 		p.processed_at < (select doubt from slot_ownership s where s.chain_id = @chain and s.slot = p.slot)
 	from events p
-	cross join (select case when count(*) = 1 then (array_agg(address))[1] end as factory from factories where chain_id = @chain) lone
+	cross join (select case when count(*) = 1 then (array_agg(address))[1] end as factory
+		from factories where chain_id = @chain) lone
 	where p.chain_id = @chain and p.block_number > @from and p.block_number <= @to and p.told and not p.apart
 	  and (p.block_number, p.log_index) > ((@blocks::bigint[])[p.slot + 1], (@indexes::integer[])[p.slot + 1])
 	order by p.block_number, p.type <> 1, p.log_index`

@@ -170,8 +170,9 @@ const deleteRows = ` where chain_id = $1 and seq = any($2) and (token in (select
 func (b *Box) Doubt(ctx context.Context, slots []int16) error {
 	ctx, cancel := context.WithTimeout(ctx, doubtTimeout)
 	defer cancel()
-	if _, err := b.DB.Exec(ctx, `update slot_ownership set doubt = clock_timestamp() where chain_id = $1 and slot = any($2)`,
-		b.ChainID, slots); err != nil {
+	if _, err := b.DB.Exec(ctx, `
+		update slot_ownership set doubt = clock_timestamp() where chain_id = $1 and slot = any($2)`, b.ChainID,
+		slots); err != nil {
 		return fmt.Errorf("record the messages in doubt of %d slots: %w", len(slots), err)
 	}
 

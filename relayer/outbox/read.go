@@ -52,9 +52,8 @@ const readPage = `
 // the lanes in without, all of DefaultTopic; and the next block of the owner's cursor then. Of an
 // escrow the log comes first, so a row counts only where the log is taken up to that block.
 // ErrMoved: the right is over.
-func (b *Box) Page(ctx context.Context, r Right, mine []int16, last int64, limit int, without []Lane) (page []Found,
-	next int64,
-	err error) {
+func (b *Box) Page(ctx context.Context, r Right, mine []int16, last int64, limit int,
+	without []Lane) (page []Found, next int64, err error) {
 	escrows, slots := [][]byte{}, []int16{}
 	for _, lane := range without {
 		if b.BySlot {

@@ -159,6 +159,27 @@ func (s *scripted) times(number int64) (n int) {
 	return n
 }
 
+// offered commits and offers five blocks with events of three slots.
+func (s *scripted) offered(p *Publisher) (numbers []int64) {
+	for range 5 {
+		numbers = append(numbers, s.block(1, 1, 2, 3)...)
+	}
+
+	p.Offer(s.commit(5))
+
+	return numbers
+}
+
+// once requires that each of the events was published once, and that nothing was noted before.
+func (s *scripted) once(t *testing.T, numbers []int64) {
+	t.Helper()
+	for _, n := range numbers {
+		require.Equal(t, 1, s.times(n), "event %d", n)
+	}
+
+	require.Empty(t, s.wrong)
+}
+
 // A page of the log that was under way when a move began, and whose snapshot is after the move, has events that the
 // move has not seen, where the key is the slot. They are read again, and not dropped at the end of the move.
 func TestMoveDropsNothingThatAPageBrings(t *testing.T) {
@@ -338,12 +359,7 @@ func TestHandoverUnderALaterGeneration(t *testing.T) {
 			p, end := s.start(t, cfg)
 			let(time.Second)
 			s.noNotes.Store(true)
-			var numbers []int64
-			for range 5 {
-				numbers = append(numbers, s.block(1, 1, 2, 3)...)
-			}
-
-			p.Offer(s.commit(5))
+			numbers := s.offered(p)
 			let(time.Second)
 			end()
 			s.noNotes.Store(false)
@@ -354,11 +370,7 @@ func TestHandoverUnderALaterGeneration(t *testing.T) {
 			_, end = s.start(t, cfg)
 			let(time.Minute)
 			end()
-			for _, n := range numbers {
-				require.Equal(t, 1, s.times(n), "generation %d", generation)
-			}
-
-			require.Empty(t, s.wrong)
+			s.once(t, numbers)
 		})
 	}
 }
@@ -370,12 +382,7 @@ func TestGenerationWithoutARollback(t *testing.T) {
 		p, end := s.start(t, cfg)
 		let(time.Second)
 		s.noNotes.Store(true)
-		var numbers []int64
-		for range 5 {
-			numbers = append(numbers, s.block(1, 1, 2, 3)...)
-		}
-
-		p.Offer(s.commit(5))
+		numbers := s.offered(p)
 		let(time.Second)
 		s.noNotes.Store(false)
 		s.mu.Lock()
@@ -389,11 +396,7 @@ func TestGenerationWithoutARollback(t *testing.T) {
 		p.Reload(s.held())
 		let(time.Minute)
 		end()
-		for _, n := range numbers {
-			require.Equal(t, 1, s.times(n), "%d", n)
-		}
-
-		require.Empty(t, s.wrong)
+		s.once(t, numbers)
 	})
 }
 
@@ -404,12 +407,7 @@ func TestStopAfterTheRightHasChanged(t *testing.T) {
 		s, cfg := script(false)
 		p, end := s.start(t, cfg)
 		let(time.Second)
-		var numbers []int64
-		for range 5 {
-			numbers = append(numbers, s.block(1, 1, 2, 3)...)
-		}
-
-		p.Offer(s.commit(5))
+		numbers := s.offered(p)
 		let(100 * time.Millisecond)
 		s.claim()
 		let(2 * time.Second)
@@ -419,10 +417,6 @@ func TestStopAfterTheRightHasChanged(t *testing.T) {
 		_, end = s.start(t, cfg)
 		let(time.Minute)
 		end()
-		for _, n := range numbers {
-			require.Equal(t, 1, s.times(n), "%d", n)
-		}
-
-		require.Empty(t, s.wrong)
+		s.once(t, numbers)
 	})
 }

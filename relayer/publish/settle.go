@@ -21,7 +21,7 @@ type noting struct {
 	fails int
 	pause time.Time // until then after a failure
 	moves bool      // a move is in flight
-	again time.Time // until then after a move that failed
+	again time.Time // no move begins until then
 	noted chan *note
 	moved chan *move
 }

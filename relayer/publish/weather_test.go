@@ -192,7 +192,8 @@ func (w *weather) Settle(ctx context.Context, r outbox.Right, sent map[int16]con
 			}
 
 			if int64(to.Block) >= w.next {
-				w.wrong = append(w.wrong, fmt.Sprintf("slot %d is noted as sent up to %v, which is not committed: %d", slot, to, w.next))
+				w.wrong = append(w.wrong,
+					fmt.Sprintf("slot %d is noted as sent up to %v, which is not committed: %d", slot, to, w.next))
 			}
 
 			w.trace(0, "slot %d settled from %v to %v", slot, w.sent[slot], to)
@@ -498,7 +499,8 @@ func (w *weather) release(slots []int16) {
 			if number := e.Event.TxHash.Big().Int64(); e.Slot == slot && !e.apart && e.Event.Place().Compare(w.sent[slot]) > 0 &&
 				w.has[number] && !e.at.Before(w.doubts[slot]) &&
 				w.right.Generation == 0 { // a rollback may repeat what it has not removed
-				w.wrong = append(w.wrong, fmt.Sprintf("slot %d is released although %d is sent, not noted, and not in doubt", slot, number))
+				w.wrong = append(w.wrong,
+					fmt.Sprintf("slot %d is released although %d is sent, not noted, and not in doubt", slot, number))
 			}
 		}
 	}

@@ -139,7 +139,8 @@ func TestEndAbandons(t *testing.T) {
 	again := w.start(w.config(), publish.Tuning{})
 	w.wait(4)
 	require.NoError(t, again.stop())
-	require.EqualValues(t, 3, w.metric("relayer_republished_total"), "what the slot had then is in doubt, as far as it is sent again")
+	require.EqualValues(t, 3, w.metric("relayer_republished_total"),
+		"what the slot had then is in doubt, as far as it is sent again")
 }
 
 func TestRightEnds(t *testing.T) {
