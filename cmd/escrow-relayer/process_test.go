@@ -168,10 +168,12 @@ func TestAWrongSettingOfOneChainIsFoundLater(t *testing.T) {
 		_, text := w.answer(p, readyOf(w.two))
 		return strings.Contains(text, "refused to start") && strings.Contains(text, "CHAIN_ID")
 	}, 90*time.Second, 20*time.Millisecond)
-	_, said := call(t, w.two.Environ("operator", 0, 1, nil), "status")
-	require.Contains(t, said, "r0 tries to start, and has not yet")
-	require.Contains(t, said, "start: chain: ")
-	require.Contains(t, said, "CHAIN_ID is "+w.two.Chain.ChainID().String())
+	var said string
+	require.Eventually(t, func() bool { // it is reported a moment after /readyz says it
+		_, said = call(t, w.two.Environ("operator", 0, 1, nil), "status")
+		return strings.Contains(said, "r0 tries to start, and has not yet") && strings.Contains(said, "start: chain: ") &&
+			strings.Contains(said, "CHAIN_ID is "+w.two.Chain.ChainID().String())
+	}, time.Minute, 100*time.Millisecond)
 	require.NotContains(t, said, "check CHAIN_ID and DATABASE_URL")
 	w.one.blocks(5)
 	w.one.audit(false)

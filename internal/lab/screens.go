@@ -63,7 +63,7 @@ func (l *Lab) Faults(database, pubsub *faults.TCP, leader func() *Process) []Fau
 			refuse("no commits today", "P0001", "cursors", "leadership", "relayer_instances", "events", "outbox", "chain_blocks",
 				"instance_health")},
 		{"disk full (SQLSTATE 53100)", "No space left|database is full", false, down,
-			refuse("No space left on device", "53100", "chain_blocks")},
+			refuse("No space left on device", "53100", "chain_blocks", "cursors")}, // one instance alone stores a block's hash
 		{"read-only", "read-only", false, down, setting("default_transaction_read_only", "on")},
 		{"commits wait for a standby that is gone", "synchronous standby", false, down,
 			setting("synchronous_standby_names", "nobody")},
