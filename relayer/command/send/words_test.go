@@ -43,6 +43,7 @@ func TestKeeperGivesUpInWhateverWords(t *testing.T) {
 	w := newWorld(t, startSim(t))
 	kept := w.command(command.Release, w.escrow(1, 0), func(c *command.Command) { c.MaxFee = big.NewInt(1e16) })
 	w.insert(kept, kept.ID(), send.KeeperName)
+	w.exec(`alter table commands add check (state <> 'accepted' or code is distinct from 'would_revert')`)
 	node, source := w.faulty()
 	w.unwilling(node)
 	nodes := send.NewNodes(source)
@@ -51,5 +52,4 @@ func TestKeeperGivesUpInWhateverWords(t *testing.T) {
 		c.Keeper = &send.Keeper{MinAmount: big.NewInt(7), MaxFee: big.NewInt(1e16), DayFees: big.NewInt(1e17)}
 	})
 	require.Equal(t, command.CodeReverts, w.await(kept.ID(), true, command.Refused).Code)
-	require.Equal(t, 0, w.int(`select holds from commands`))
 }
