@@ -28,8 +28,8 @@ import (
 )
 
 // The consumer that the documents show ends with what the escrows hold on the chain: killed at each step of each
-// round, through reorganisations that take published events back, and a replay of everything. In `make long` and
-// `make languages` the rounds go on for two minutes.
+// round, and the relayer with it, through reorganisations that take published events back, and a replay of everything.
+// In `make long` and `make languages` the rounds go on for two minutes.
 func TestConsumer(t *testing.T) {
 	t.Parallel()
 	program := filepath.Join(t.TempDir(), "balances")
@@ -40,7 +40,7 @@ func TestConsumer(t *testing.T) {
 func testConsumer(t *testing.T, dir, program string, args ...string) {
 	w := newWorld(t, func(o *lab.Options) { o.Confirmations = 1 })
 	c := w.consume(dir, program, args...)
-	w.run("a", 0, 1, nil)
+	relayer := w.run("a", 0, 1, nil)
 	w.ready("a")
 	rounds, begun := 0, time.Now()
 	for fates := []testchain.Fate{testchain.Keep, testchain.Drop}; rounds < 3 || long.Tables &&
@@ -50,6 +50,8 @@ func testConsumer(t *testing.T, dir, program string, args ...string) {
 			c.dieAt(at)
 		}
 
+		relayer.Kill() // what it had sent and not noted comes again
+		relayer = w.run("a", 0, 1, nil)
 		c.start()
 		w.equal(c)
 		require.NoError(t, w.Chain.Reorg(t.Context(), w.Confirmations+3, fate))
