@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
@@ -326,6 +327,23 @@ func TestScenesInABrowser(t *testing.T) {
 
 			b.do(chromedp.Navigate("about:blank"))
 		})
+	}
+}
+
+func TestOverviewInABrowser(t *testing.T) {
+	f, err := NewFront(FrontConfig{Chains: []int64{1, 2}, Mask: mask})
+	require.NoError(t, err)
+	f.Mount(chainServer(t, 1, &instanceStub{i: fleet.Self{ID: "relayer-0"}}))
+	f.Ended(2, fmt.Errorf("start: %s", strings.Repeat("the node of the chain does not answer ", 10)))
+	s := httptest.NewServer(f.Handler())
+	t.Cleanup(s.Close)
+	b := open(t)
+	for _, width := range []int64{1440, 768, 390} {
+		b.look(width, "light")
+		b.do(chromedp.Navigate(s.URL), chromedp.WaitVisible(chromedp.CSS("tr.critical")))
+		require.LessOrEqual(t, eval[int64](b, "document.documentElement.scrollWidth"), width)
+		require.Empty(t, eval[[]string](b, unreadable), width)
+		require.Empty(t, eval[[]string](b, unnamed), width)
 	}
 }
 
