@@ -30,6 +30,7 @@ func (l *loop) run(ctx, sending context.Context) error {
 		l.delete(now)
 		l.note(ctx, now)
 		l.move(ctx, now)
+		l.rest.notify(l.unsure, l.log.resting)
 		l.showStatus()
 		timer.Reset(l.pause(now))
 		select {
@@ -126,7 +127,6 @@ func (l *loop) applyOrder(o order) {
 		l.rest.quiesce(o, time.Now())
 		l.lanes.quiesce(l.rest.isQuiet)
 		l.log.acked++ // what is acknowledged beyond is noted now
-		l.notify()
 	case resume:
 		l.rest.resume(o.slots)
 		if o.right.Epoch > 0 { // they were released
@@ -136,10 +136,6 @@ func (l *loop) applyOrder(o order) {
 
 		l.reread()
 	case reload:
-		if o.right.Generation != l.right.Generation {
-			l.log.owns = false // nothing is noted before it is known what the rollback has lowered
-		}
-
 		l.right, l.slots = o.right, o.slots
 		l.reader.notUntil = time.Time{} // what failed under another right
 		l.reread()
@@ -190,7 +186,6 @@ func (l *loop) takeAnswers(ctx context.Context, f *request) error {
 		select {
 		case f = <-l.answered:
 		default:
-			l.notify()
 			return nil
 		}
 	}
@@ -338,19 +333,14 @@ func (l *loop) settleRest(ctx context.Context) {
 	l.rest.over = true
 	timer := time.NewTimer(deleteAtEnd)
 	defer timer.Stop()
-	over, last := false, false
+	over := false
 	for {
 		if !over && !l.del.busy && l.del.fails == 0 && !l.del.idle() {
 			l.del.begin()
 		}
 
-		if !over && !l.noting.busy && l.noting.fails == 0 && l.log.entries > 0 && l.log.owns {
+		if !over && !l.noting.busy && l.noting.fails == 0 && l.log.entries > 0 {
 			l.beginNote(ctx, time.Now())
-		}
-
-		if !over && !l.noting.busy && !last && l.log.entries > 0 { // the right may have changed meanwhile
-			last = true
-			l.write(ctx, &note{beyond: l.log.marks()})
 		}
 
 		if !l.del.busy && !l.noting.busy && !l.noting.moves {

@@ -30,9 +30,7 @@ type places struct {
 	end      int64 // the next block of the cursor, as far as it is known what its commits have stored
 	caughtUp bool
 	missed   bool // an offer was left to be read since the reading in flight began
-	owns     bool // what is noted was read once
-	unowned  bool // it is to be read anew: the slots, or the right to them, may have changed
-	asking   bool // it is being read: nothing is noted meanwhile
+	unowned  bool // what is noted is to be read: the slots, or the right to them, may have changed
 	crowded  bool // there is no room for the next page
 	acked    int  // since the last note
 }
@@ -165,7 +163,7 @@ func (p *places) note(quiet func(slot int16) bool, all bool) (sent map[int16]con
 		}
 	}
 
-	crowded := p.crowded && len(sent) == 0
+	crowded := p.crowded && !p.unowned && len(sent) == 0
 	for number, s := range p.slots {
 		if to := p.sent(s); crowded || quiet(number) {
 			for i := range s.entries {
@@ -220,7 +218,8 @@ func (p *places) owned(sent map[int16]contract.Place) {
 		}
 	}
 
-	p.owns, p.unowned, p.caughtUp, p.last = true, false, false, math.MaxInt64
+	p.unowned, p.caughtUp, p.last = false, false, math.MaxInt64
+	p.acked++ // what is acknowledged is noted from now on
 	for number, at := range sent {
 		s := p.slots[number]
 		if s == nil {
@@ -310,16 +309,6 @@ func (p *places) restore(acked map[int16][]entry) {
 		p.entries += len(entries)
 		p.acked++
 	}
-}
-
-// marks are those of what is acknowledged and not noted.
-func (p *places) marks() (list []outbox.Mark) {
-	for number := range p.slots {
-		_, of := p.acknowledged(number)
-		list = append(list, of...)
-	}
-
-	return list
 }
 
 // left is what is acknowledged and not noted.

@@ -39,8 +39,8 @@ type loop struct {
 // newLoop returns the loop of a publisher, with the handover of the tenure before it.
 func newLoop(s *shared) *loop {
 	l := &loop{
-		shared: s, log: &places{slots: map[int16]*slotPlaces{}, caughtUp: true}, noting: newNoting(time.Now()),
-		rest: newRest(), reader: newReader(&s.limits, s.cfg.Jitter, time.Now()),
+		shared: s, log: &places{slots: map[int16]*slotPlaces{}, caughtUp: true, unowned: s.log != nil},
+		noting: newNoting(time.Now()), rest: newRest(), reader: newReader(&s.limits, s.cfg.Jitter, time.Now()),
 		answered: make(chan *request, outbox.Topics*s.limits.requests),
 		read:     make(chan readResult, 1),
 		deleted:  make(chan error, 1),
@@ -100,8 +100,6 @@ func (l *loop) done(s outbox.Sent) {
 	l.del.add(s)
 }
 
-func (l *loop) notify() { l.rest.notify(l.unsure, l.log.resting) }
-
 // deletionsAwaited reports whether an order waits for deletions.
 func (l *loop) deletionsAwaited() bool { return len(l.rest.waiting) > 0 }
 
@@ -123,7 +121,6 @@ func (l *loop) readOn(ctx context.Context, now time.Time) {
 	case aPage:
 		l.readPage(ctx)
 	case thePlaces:
-		l.log.asking = true
 		l.begin(ctx, l.reader.begin(what), func(ctx context.Context, r *readResult) (err error) {
 			r.sent, err = l.shared.log.Sent(ctx, r.right)
 			return err
@@ -174,13 +171,13 @@ func (l *loop) begin(ctx context.Context, r readResult, read func(context.Contex
 // no earlier than the reading: of each key, the log comes first.
 func (l *loop) take(ctx context.Context, r readResult) {
 	l.open()
-	l.log.asking = l.log.asking && r.what != thePlaces
-	useful := l.reader.end(&r, time.Now())
-	switch {
-	case !useful || r.what == aPage && (!l.log.caughtUp || r.next > l.log.end):
+	switch useful := l.reader.end(&r, time.Now()); {
+	case !useful:
 		if r.err != nil && ctx.Err() == nil && !errors.Is(r.err, outbox.ErrMoved) { // the watch says when it may go on
 			l.cfg.Log.WarnContext(ctx, "reading what is to be published failed, retrying", slog.Any("err", r.err))
 		}
+	case r.what == aPage && (!l.log.caughtUp || r.next > l.log.end):
+		l.log.miss() // what of the log came in between, and is not offered yet, is read first
 	case r.what == thePlaces:
 		l.log.owned(r.sent)
 	case r.what == theLog:
@@ -253,6 +250,4 @@ func (l *loop) forget(ctx context.Context, err error) {
 		l.rest.end(s.Slot)
 		l.window.deleted(s.ID)
 	}
-
-	l.notify()
 }

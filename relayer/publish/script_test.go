@@ -27,11 +27,16 @@ type scripted struct {
 	*weather
 	refused    atomic.Pointer[string] // key
 	sents      func(ctx context.Context)
+	settled    func() error
+	apart      func()
 	logs       func()
+	logged     func()
+	deletes    func()
 	movedAfter func(n int) error
 	moves      atomic.Int64
 	noNotes    atomic.Bool
 	pages      atomic.Int64
+	rowPages   atomic.Int64
 }
 
 // get and set are of what a test changes while the publisher runs.
@@ -63,7 +68,27 @@ func (s *scripted) Log(ctx context.Context, r outbox.Right, sent map[int16]contr
 		f()
 	}
 
-	return s.weather.Log(ctx, r, sent, from, limit)
+	p, err := s.weather.Log(ctx, r, sent, from, limit)
+	if f := get(s, &s.logged); f != nil {
+		f()
+	}
+
+	return p, err
+}
+
+func (s *scripted) Page(ctx context.Context, r outbox.Right, mine []int16, last int64, limit int,
+	without []outbox.Lane) ([]outbox.Found, int64, error) {
+	s.rowPages.Add(1)
+
+	return s.weather.Page(ctx, r, mine, last, limit, without)
+}
+
+func (s *scripted) Delete(ctx context.Context, rows []outbox.Sent, limit time.Duration) error {
+	if f := get(s, &s.deletes); f != nil {
+		f()
+	}
+
+	return s.weather.Delete(ctx, rows, limit)
 }
 
 func (s *scripted) Move(ctx context.Context, r outbox.Right, of []outbox.Lane, behind []contract.Place) error {
@@ -81,12 +106,21 @@ func (s *scripted) Settle(ctx context.Context, r outbox.Right, sent map[int16]co
 		return nil, errWeather
 	}
 
-	return s.weather.Settle(ctx, r, sent)
+	noted, err := s.weather.Settle(ctx, r, sent)
+	if f := get(s, &s.settled); f != nil && err == nil {
+		return nil, f()
+	}
+
+	return noted, err
 }
 
 func (s *scripted) SetApart(ctx context.Context, events []outbox.Mark) error {
 	if s.noNotes.Load() {
 		return errWeather
+	}
+
+	if f := get(s, &s.apart); f != nil && len(events) > 0 {
+		f()
 	}
 
 	return s.weather.SetApart(ctx, events)
@@ -415,6 +449,121 @@ func TestStopAfterTheRightHasChanged(t *testing.T) {
 		require.True(t, p.Settled())
 		cfg.Handover = &Handover{} // another process
 		_, end = s.start(t, cfg)
+		let(time.Minute)
+		end()
+		s.once(t, numbers)
+	})
+}
+
+// The right is over, and the watch cannot read under the next one, as when it lacks an event layout: slots at rest are
+// settled, so that they go to an instance that can.
+func TestQuiesceAfterTheRightHasChanged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, cfg := script(false)
+		p, end := s.start(t, cfg)
+		let(time.Second)
+		numbers := s.offered(p)
+		let(100 * time.Millisecond)
+		s.mu.Lock()
+		s.right.Generation++
+		s.mu.Unlock()
+		let(10 * time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+		defer cancel()
+		require.NoError(t, p.Quiesce(ctx, []int16{1, 2, 3}))
+		end()
+		cfg.Handover = &Handover{} // another process
+		_, end = s.start(t, cfg)
+		let(time.Minute)
+		end()
+		s.once(t, numbers)
+	})
+}
+
+// Slots are at rest once it is read that what they have sent is noted: the answer to the note was lost.
+func TestQuiesceWhileReadAnew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, cfg := script(false)
+		p, end := s.start(t, cfg)
+		let(time.Second)
+		set(s, &s.settled, func() error { return errWeather })
+		s.offered(p)
+		set(s, &s.sents, func(context.Context) { let(100 * time.Millisecond) })
+		let(750 * time.Millisecond) // noted, and the answer was lost
+		p.Reload(s.held())
+		let(10 * time.Millisecond)
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+		defer cancel()
+		require.NoError(t, p.Quiesce(ctx, []int16{1, 2, 3}))
+		end()
+		require.Empty(t, s.wrong)
+	})
+}
+
+// row commits an event of a slot that was read later: it has a row of the outbox.
+func (s *scripted) row(slot int16) (number int64, c outbox.Commit) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c = outbox.Commit{Right: s.right, From: s.next, Next: s.next}
+	e := s.event(s.next-1, uint(100+s.numbers), "Approved", slot, common.Address{18: 1, 19: byte(slot)})
+	s.add(e, true, &c)
+
+	return e.Event.TxHash.Big().Int64(), c
+}
+
+// What a commit has stored whose answer is lost is read. Rows of the outbox do not wait until the watch has found out,
+// nor are they read again and again until then.
+func TestRowsBehindACommitWhoseAnswerIsLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, cfg := script(false)
+		p, end := s.start(t, cfg)
+		let(time.Second)
+		p.Offer(s.commit(1))
+		no := "7:0x0000000000000000000000000000000000000101"
+		s.refused.Store(&no)
+		_, first := s.row(1)
+		p.Offer(first)
+		let(100 * time.Millisecond)
+		number, behind := s.row(1) // left in the outbox until its key is free
+		p.Offer(behind)
+		let(time.Second)
+		s.commit(1)
+		before := s.rowPages.Load()
+		s.refused.Store(nil)
+		let(10 * time.Second)
+		require.Less(t, s.rowPages.Load()-before, int64(5), "pages of the outbox")
+		end()
+		s.once(t, []int64{number})
+	})
+}
+
+// A page of the log whose snapshot is older than that events were set apart does not bring them again.
+func TestPageDoesNotBringWhatWasSetApartMeanwhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, cfg := script(false)
+		p, end := s.start(t, cfg)
+		let(time.Second)
+		deleting := make(chan struct{})
+		set(s, &s.deletes, func() { <-deleting })
+		s.noNotes.Store(true)
+		var numbers []int64
+		for range 8 {
+			numbers = append(numbers, s.block(1, 1, 2, 3)...)
+			p.Offer(s.commit(1))
+			let(100 * time.Millisecond)
+		}
+		for range 10 {
+			_, row := s.row(4)
+			p.Offer(row)
+		}
+		let(time.Second) // all is acknowledged, and the window is full of what is not noted
+		set(s, &s.sents, func(context.Context) { s.noNotes.Store(false) })
+		set(s, &s.apart, func() {
+			close(deleting) // makes room for a page
+			let(300 * time.Millisecond)
+		})
+		set(s, &s.logged, func() { let(time.Second) })
+		p.Reload(s.held())
 		let(time.Minute)
 		end()
 		s.once(t, numbers)

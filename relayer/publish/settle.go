@@ -48,7 +48,7 @@ func newNoting(now time.Time) noting {
 // due is when the next note begins; zero: there is nothing to note, or one is in flight.
 func (n *noting) due(p *places, l *limits, awaited bool) time.Time {
 	switch {
-	case n.busy || p.asking || p.unowned || !p.owns || len(p.slots) == 0:
+	case n.busy || len(p.slots) == 0:
 		return time.Time{}
 	case p.acked > 0 && (awaited || p.entries > l.windowRows/2):
 		return n.pause.Add(1) // past, and not zero
@@ -112,23 +112,25 @@ func (l *loop) write(ctx context.Context, n *note) {
 // endNote handles the end of a note.
 func (l *loop) endNote(ctx context.Context, n *note) {
 	l.noting.busy = false
-	l.log.wereNoted(n)
-	l.notify()
-	if n.err != nil {
-		l.noting.fails++
-		l.noting.pause = time.Now().Add(backoff(minDeletePause, maxDeletePause, l.noting.fails, l.cfg.Jitter()))
-		l.log.acked++                           // it is tried again
-		if !errors.Is(n.err, outbox.ErrMoved) { // the watch reads its position, and says so
-			l.cfg.Log.WarnContext(ctx, "noting what is sent failed, retrying", slog.Int("messages", l.log.entries),
-				slog.Any("err", n.err))
-		}
-
-		return
+	if l.log.wereNoted(n); n.apart && len(n.beyond) > 0 {
+		l.reader.void = l.reader.busy // a page that is older would bring them again
 	}
 
-	l.noting.fails, l.noting.pause = 0, time.Time{}
-	if len(n.noted) < len(n.sent) {
-		l.log.acked++ // some slots were just changing hands
+	if len(n.noted) < len(n.sent) { // some slots were just changing hands, or it failed
+		l.log.acked++ // it is tried again
+	}
+
+	switch {
+	case errors.Is(n.err, outbox.ErrMoved): // until the watch has read its position, and says so
+		l.log.unowned = true
+	case n.err != nil:
+		l.noting.fails++
+		l.noting.pause = time.Now().Add(backoff(minDeletePause, maxDeletePause, l.noting.fails, l.cfg.Jitter()))
+		l.log.acked++
+		l.cfg.Log.WarnContext(ctx, "noting what is sent failed, retrying", slog.Int("messages", l.log.entries),
+			slog.Any("err", n.err))
+	default:
+		l.noting.fails, l.noting.pause = 0, time.Time{}
 	}
 }
 
@@ -136,8 +138,7 @@ func (l *loop) endNote(ctx context.Context, n *note) {
 // is behind it would be read again. One whose outcome is unknown is repeated: until then its lanes send nothing. Where
 // the key is the slot, the escrows of those events have rows from then on, and others of the slot go on in the log.
 func (l *loop) move(ctx context.Context, now time.Time) {
-	if l.noting.moves || l.shared.log == nil || l.log.unowned || !l.log.owns || l.lanes.blocked() == 0 ||
-		l.noting.again.After(now) {
+	if l.noting.moves || l.shared.log == nil || l.log.unowned || l.lanes.blocked() == 0 || l.noting.again.After(now) {
 		return
 	}
 
@@ -165,7 +166,7 @@ func (l *loop) move(ctx context.Context, now time.Time) {
 
 	// What is read or offered meanwhile is read afterwards, as the move has left it.
 	l.noting.moves = true
-	l.reader.void = l.reader.void || l.reader.busy
+	l.reader.void = l.reader.busy
 	l.log.miss()
 	right := l.right
 	l.wait.Go(func() {
