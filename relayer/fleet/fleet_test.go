@@ -299,6 +299,30 @@ func TestLongDeadAreForgotten(t *testing.T) {
 	require.Equal(t, 1, f.Forgotten)
 }
 
+// Of the log waits what is behind the place up to which its slot is sent.
+func TestLogIsCountedBySlot(t *testing.T) {
+	w := setup(t)
+	w.chainRow("a", 0, time.Hour)
+	w.live("a", 0, 2, 1005).Lead()
+	w.live("b", 1, 2, 1005)
+	for slot, sent := range map[int16]int32{0: 1, 3: 0, 4: -1, 2519: 1} {
+		first := 10 * int32(slot)
+		w.Exec(`update slot_ownership set sent_block = 50, sent_index = $3 where chain_id = $1 and slot = $2`, chain, slot,
+			first+sent)
+		for index := first; index < first+2; index++ {
+			w.Stores(testfleet.Event{ID: fmt.Sprint("e", index), Type: "Approved", Escrow: "e", Slot: slot, Block: 50,
+				Index: index})
+		}
+	}
+
+	w.Exec(`update events set apart = false`)
+	f, err := fleet.Read(t.Context(), w.DB, chain)
+	require.NoError(t, err)
+	require.Equal(t, 2, f.Find("a").Outbox, "both of slot 4")
+	require.Equal(t, 1, f.Find("b").Outbox, "one of slot 3")
+	require.EqualValues(t, 3, f.Outbox.Messages)
+}
+
 func TestDeepOutboxIsCountedSoFar(t *testing.T) {
 	w := setup(t)
 	w.Exec(`insert into outbox_messages (chain_id, slot, escrow, event_id, event_type)
