@@ -22,6 +22,7 @@ func TestRetentionAndReplay(t *testing.T) {
 		f.Stores(testfleet.Event{ID: kind, Type: kind, Escrow: escrow, Block: 5, Index: int32(i), Stored: 2 * time.Hour})
 	}
 
+	f.Exec(`update slot_ownership set sent_block = 20`)
 	f.Verify(20)
 	led := ledger.New(ledger.Config{DB: f.DB, ChainID: chain, InstanceID: "r0",
 		EventNames: []string{"EscrowDeployed", "EscrowReleased"}, Publishes: func(string) bool { return true }})

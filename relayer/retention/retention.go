@@ -110,7 +110,7 @@ func removeAll(ctx context.Context, cfg Config, statement string, step int) (rem
 // is at or below the verified block and the oldest remembered one, and removes their events. The
 // types 5 and 6 are contract.Event.Ends, written as in the index events_ended. The registry row and the
 // escrow's last state stay: they are small, and show that the escrow existed. The offset keeps the planner from reading
-// all events for those that wait.
+// all events for those that wait. What no slot has sent yet, as in a backlog, is not even looked up.
 const removeEvents = `
 	with ended as (
 		select p.escrow from events p
@@ -118,6 +118,7 @@ const removeEvents = `
 		  and p.processed_at < now() - make_interval(secs => @age)
 		  and p.block_number <= (select verified_block from leadership where chain_id = @chain)
 		  and p.block_number <= (select min(number) from chain_blocks where chain_id = @chain)
+		  and p.block_number <= (select max(sent_block) from slot_ownership where chain_id = @chain)
 		  and not exists (select from waiting o where o.chain_id = @chain and o.escrow = p.escrow offset 0)
 		  and not exists (select from requests r where r.chain_id = @chain and r.escrow = p.escrow)
 		order by p.processed_at limit @step),

@@ -13,6 +13,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/fusion-prime/escrow-relayer/internal/testfleet"
+	"github.com/fusion-prime/escrow-relayer/internal/testpg"
 	"github.com/fusion-prime/escrow-relayer/relayer/retention"
 )
 
@@ -70,6 +71,7 @@ func TestEventsStayWhileTheyAreNeeded(t *testing.T) {
 	f.Queues(testfleet.Message{Escrow: "0xwaiting", EventID: "0xwaiting", Type: "EscrowReleased"})
 	f.OwnAll("a", 7)
 	f.Exec(`update events set apart = false where block_number = 7`) // of the log, beyond what is sent
+	f.Exec(`update slot_ownership set sent_block = 60 where slot = 2519`)
 	f.Verify(20)
 	f.Of(chain + 1).Verify(20)
 	all := len(f.Column(`select event_id from processed_events`))
@@ -104,12 +106,39 @@ func TestEventsAboveTheOldestRememberedBlockStay(t *testing.T) {
 			Index: int32(i), Stored: 2 * time.Hour})
 	}
 
+	f.OwnAll("a", 30)
 	f.Verify(30)
 	f.Exec(`insert into chain_blocks (chain_id, number, hash) values ($1, 20, '0x20')`, chain)
 	r, err := retention.Once(t.Context(), retention.Config{DB: f.DB, ChainID: chain, Events: time.Hour})
 	require.NoError(t, err)
 	require.EqualValues(t, 2, r.Events)
 	require.Equal(t, []string{"21"}, f.Column(`select block_number::text from events`))
+}
+
+// A backlog that nobody has sent costs a clean-up no look-up for each of its escrows.
+func TestBacklogIsNotLookedUp(t *testing.T) {
+	t.Parallel()
+	const escrows = 500
+	f := setup(t)
+	for i := range escrows {
+		f.Stores(testfleet.Event{ID: fmt.Sprint(i), Type: "EscrowReleased", Escrow: fmt.Sprint(i), Block: 40, Index: int32(i),
+			Stored: 2 * time.Hour})
+	}
+
+	f.Exec(`update events set apart = false`)
+	f.OwnAll("a", 40)
+	f.Verify(45)
+	f.Exec(`vacuum analyze events`)
+	db, read := testpg.Counted(t, f.URL)
+	before := read("events")
+	r, err := retention.Once(t.Context(), retention.Config{DB: db, ChainID: chain, Events: time.Hour})
+	require.NoError(t, err)
+	require.Zero(t, r.Events)
+	require.LessOrEqual(t, read("events")-before, escrows)
+	f.Exec(`update slot_ownership set sent_block = 40`)
+	r, err = retention.Once(t.Context(), retention.Config{DB: db, ChainID: chain, Events: time.Hour})
+	require.NoError(t, err)
+	require.EqualValues(t, escrows, r.Events)
 }
 
 // A dead instance is forgotten with its cursor, unless slots still count from that cursor.
