@@ -180,8 +180,7 @@ func (s *Source) callBatch(ctx context.Context, requests []Request, do func([]An
 }
 
 // CallEach sends one request to every endpoint at once, whatever its health, and returns all
-// answers in the order of RPC_URLS: for a signed transaction, which should not depend on one node's
-// passing it on.
+// answers in the order of RPC_URLS.
 func (s *Source) CallEach(ctx context.Context, method string, params ...any) ([]Answer, error) {
 	encoded, err := encodeParams(params)
 	if err != nil {
@@ -200,6 +199,38 @@ func (s *Source) CallEach(ctx context.Context, method string, params ...any) ([]
 	wg.Wait()
 
 	return answers, ctx.Err()
+}
+
+// Offer sends a signed transaction to every endpoint at once, whatever its health: it should not depend on one node's
+// passing it on. It returns when one has taken it (nil) or refused it, or none could be reached. An endpoint that is
+// slower holds up nobody: it gets the transaction all the same, unless ctx ends, and what it says of it is not told.
+func (s *Source) Offer(ctx context.Context, raw []byte) error {
+	encoded, err := encodeParams([]any{hexutil.Bytes(raw)})
+	if err != nil {
+		return fmt.Errorf("encode a transaction: %w", err)
+	}
+
+	said := make(chan error, len(s.nodes)) // with room for those that are not waited for
+	for _, e := range s.nodes {
+		go func() {
+			q := &rpc.Call{Method: "eth_sendRawTransaction", Params: encoded}
+			said <- s.answer(e, q, e.Offer(ctx, q)).Err
+		}()
+	}
+
+	var errs []error
+	for range s.nodes {
+		err := <-said
+		if err == nil {
+			return nil
+		}
+
+		if errs = append(errs, err); final(err) {
+			break
+		}
+	}
+
+	return errors.Join(errs...)
 }
 
 // Head asks the endpoints for the newest block, without waiting for Run: the highest that any of them has.

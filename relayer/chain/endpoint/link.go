@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sync/semaphore"
+
 	"github.com/fusion-prime/escrow-relayer/relayer/chain/rpc"
 )
 
@@ -24,12 +26,13 @@ type link struct {
 	rate    *allowance
 	batches *batches
 	late    late
+	offers  *semaphore.Weighted // transactions on their way
 	*standing
 }
 
 func newLink(cfg *Config) *link {
 	l := &link{cfg: cfg, rate: newAllowance(cfg.MaxRPS, cfg.Now), batches: newBatches(cfg.Now),
-		standing: &standing{cfg: cfg, health: health{state: Untried}}}
+		offers: semaphore.NewWeighted(mostInFlight), standing: &standing{cfg: cfg, health: health{state: Untried}}}
 	if l.client = rpc.NewHTTP(cfg.URL, cfg.Dial); cfg.webSocket() {
 		l.client = rpc.NewWS(cfg.URL, cfg.Dial, l.checkChain)
 	}
@@ -69,6 +72,20 @@ func (l *link) checkChain(ctx context.Context, ask func(context.Context, *rpc.Ca
 // Do sends calls with small answers. The error is about all of them; each call also has its own.
 func (l *link) Do(ctx context.Context, calls ...*rpc.Call) error {
 	return l.send(ctx, bounds{min(l.cfg.Timeout, quickTimeout), smallAnswer, false}, calls)
+}
+
+// Offer is Do of a transaction, within Config.Timeout. Those that a slow node has not answered wait in their order, and
+// not before what is read.
+func (l *link) Offer(ctx context.Context, call *rpc.Call) error {
+	ctx, cancel := context.WithTimeout(ctx, l.cfg.Timeout)
+	defer cancel()
+	if err := l.offers.Acquire(ctx, 1); err != nil {
+		return fmt.Errorf("%w: %s has not answered the transactions before (RPC timeout)", rpc.ErrSlow, l.cfg.Name)
+	}
+
+	defer l.offers.Release(1)
+
+	return l.Do(ctx, call)
 }
 
 // sendLogs is send of calls for logs.

@@ -274,10 +274,9 @@ func (r *round) broadcast(ctx context.Context, all []signed) {
 	r.cfg.Metrics.broadcasts.WithLabelValues(r.cfg.Name).Add(float64(len(all)))
 	for i, x := range all {
 		r.out[x.attempt.Hash] = departure{r.head, time.Now()}
-		err := errors.Join(said[i]...)
-		if err != nil && !slices.Contains(said[i], nil) && !r.unsigned.Lately(err, time.Now(), sayAgain) {
-			r.log.WarnContext(ctx, "no endpoint took a transaction, it is sent again", slog.String("command", x.f.CommandID),
-				slog.String("tx", x.attempt.Hash.Hex()), slog.Any("err", err))
+		if err := said[i]; err != nil && !r.unsigned.Lately(err, time.Now(), sayAgain) {
+			r.log.WarnContext(ctx, "no endpoint has taken a transaction yet, it is sent again",
+				slog.String("command", x.f.CommandID), slog.String("tx", x.attempt.Hash.Hex()), slog.Any("err", err))
 		}
 	}
 }

@@ -55,9 +55,9 @@ type Chain interface {
 	// Find is an account's transaction with a nonce, in a block of the branch above `after` and up to the target; nil:
 	// there is none, or it is too far below the target.
 	Find(ctx context.Context, account common.Address, nonce, after uint64, target Block) (*Transaction, error)
-	// Broadcast sends each transaction to every endpoint. The results are by transaction, then by endpoint: what
-	// a node said is for people to read, and nil where it said nothing.
-	Broadcast(ctx context.Context, raws [][]byte) [][]error
+	// Broadcast offers each transaction to every endpoint, and waits for none that hangs. The results, by transaction,
+	// are nil where one has taken it, and else what was said, which is for people to read.
+	Broadcast(ctx context.Context, raws [][]byte) []error
 }
 
 // Look is an account as nodes see it.

@@ -25,7 +25,7 @@ type strictChain struct {
 	unrecorded atomic.Int64
 }
 
-func (c *strictChain) Broadcast(ctx context.Context, raws [][]byte) [][]error {
+func (c *strictChain) Broadcast(ctx context.Context, raws [][]byte) []error {
 	for _, raw := range raws {
 		c.broadcasts.Add(1)
 		var known bool
@@ -107,7 +107,7 @@ type gapChain struct {
 	gaps atomic.Int64
 }
 
-func (c *gapChain) Broadcast(ctx context.Context, raws [][]byte) [][]error {
+func (c *gapChain) Broadcast(ctx context.Context, raws [][]byte) []error {
 	for _, raw := range raws {
 		var tx types.Transaction
 		var below uint64

@@ -25,6 +25,7 @@ type Caller interface {
 	Changed() <-chan struct{}
 	CallBatch(ctx context.Context, requests ...chain.Request) ([]chain.Answer, error)
 	CallEach(ctx context.Context, method string, params ...any) ([]chain.Answer, error)
+	Offer(ctx context.Context, raw []byte) error
 }
 
 // Nodes is a Chain behind JSON-RPC. The fees, which are the same for every sender, are asked for once per view.
@@ -234,25 +235,34 @@ func (n *Nodes) account(ctx context.Context, account common.Address, target uint
 	return nil
 }
 
-// everyNonce adds what every node that answers says of an account's nonces.
+// everyNonce adds what every node that answers says of an account's nonces. All is asked at once: a node may hang.
 func (n *Nodes) everyNonce(ctx context.Context, account common.Address, target uint64, look *Look) error {
-	for _, at := range []any{"latest", "pending", hexutil.Uint64(target)} {
-		answers, err := n.caller.CallEach(ctx, transactionCount, account, at)
-		if err != nil {
+	tags := []any{"latest", "pending", hexutil.Uint64(target)}
+	said := make([][]chain.Answer, len(tags))
+	g, ctx := errgroup.WithContext(ctx)
+	for i, at := range tags {
+		g.Go(func() (err error) {
+			said[i], err = n.caller.CallEach(ctx, transactionCount, account, at)
 			return err
-		}
+		})
+	}
 
+	if err := g.Wait(); err != nil {
+		return err
+	}
+
+	for i, answers := range said {
 		for _, a := range answers {
 			var said quantity
 			if a.Err != nil || json.Unmarshal(a.Result, &said) != nil {
-				look.Silent = look.Silent || at == "latest"
+				look.Silent = look.Silent || i == 0
 				continue
 			}
 
-			switch nonce := said.uint64(); at {
-			case "latest":
+			switch nonce := said.uint64(); i {
+			case 0:
 				look.Latest = max(look.Latest, nonce)
-			case "pending":
+			case 1:
 				look.Pending = max(look.Pending, nonce)
 			default:
 				if look.Stateless || nonce < look.Final {
@@ -613,22 +623,13 @@ func (n *Nodes) onBranch(ctx context.Context, target Block, numbers []uint64) ([
 }
 
 // Broadcast is Chain's.
-func (n *Nodes) Broadcast(ctx context.Context, raws [][]byte) [][]error {
-	all := make([][]error, len(raws))
+func (n *Nodes) Broadcast(ctx context.Context, raws [][]byte) []error {
+	all := make([]error, len(raws))
 	var g errgroup.Group
 	g.SetLimit(requestsAtOnce)
 	for i, raw := range raws { // in order of their nonces, as far as several at once have one
 		g.Go(func() error {
-			answers, err := n.caller.CallEach(ctx, "eth_sendRawTransaction", hexutil.Bytes(raw))
-			if err != nil {
-				all[i] = []error{err}
-				return nil
-			}
-
-			for _, a := range answers {
-				all[i] = append(all[i], a.Err)
-			}
-
+			all[i] = n.caller.Offer(ctx, raw)
 			return nil
 		})
 	}

@@ -372,12 +372,12 @@ type deafChain struct {
 	hears atomic.Bool
 }
 
-func (c *deafChain) Broadcast(ctx context.Context, raws [][]byte) [][]error {
+func (c *deafChain) Broadcast(ctx context.Context, raws [][]byte) []error {
 	if c.hears.Load() {
 		return c.Nodes.Broadcast(ctx, raws)
 	}
 
-	return make([][]error, len(raws))
+	return make([]error, len(raws))
 }
 
 func TestKeeper(t *testing.T) {

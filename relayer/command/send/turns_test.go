@@ -65,8 +65,8 @@ func (c *pricedChain) Fees(context.Context) (send.Fees, error) {
 	return send.Fees{Base: big.NewInt(c.base.Load() * gwei), Tip: big.NewInt(gwei)}, nil
 }
 
-func (c *pricedChain) Broadcast(ctx context.Context, raws [][]byte) [][]error {
-	said := make([][]error, len(raws))
+func (c *pricedChain) Broadcast(ctx context.Context, raws [][]byte) []error {
+	said := make([]error, len(raws))
 	for i, raw := range raws {
 		var tx types.Transaction
 		if c.without.Load() && tx.UnmarshalBinary(raw) == nil && tx.Nonce() == 0 && *tx.To() != c.w.sender.Address {
