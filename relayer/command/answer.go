@@ -18,7 +18,7 @@ const (
 	Reverted State = "reverted"  // final: the transaction failed; nothing happened, gas was paid
 	Voided   State = "voided"    // final: its nonce was used up by a transfer of nothing; it never takes effect
 	Already  State = "already"   // final: the chain showed its effect before anything was sent
-	// final: its nonce was used by a transaction from elsewhere, which the answer names
+	// final: its nonce was used by a transaction from elsewhere, which the answer names, or by the account's own code
 	Superseded State = "superseded"
 	Expired    State = "expired"   // final: nothing was signed before ExpiresAt
 	Cancelled  State = "cancelled" // final: nothing was signed before it was cancelled
@@ -58,7 +58,7 @@ var Transitions = []Transition{
 	{Sent, DoneLate, "its transaction succeeded, in a final block, after expires_at", "setEnded"},
 	{Sent, Reverted, "its transaction failed, in a final block", "setEnded"},
 	{Sent, Voided, "the void of its nonce is in a final block", "setEnded"},
-	{Sent, Superseded, "somebody else's transaction with its nonce is in a final block", "setEnded"},
+	{Sent, Superseded, "its nonce was used by somebody else's transaction, or by none (EIP-7702), for good", "setEnded"},
 	{Already, Accepted, "the block of its answer has left the chain", "setReopened"},
 	{Refused, Accepted, "the block of its answer has left the chain", "setReopened"},
 	{Done, Sent, "the block of its answer has left the chain", "setReopened"},

@@ -205,22 +205,24 @@ func (a *auditor) compare(c *audited, want ending) (kind, why string) {
 // the endpoints have.
 func (a *auditor) unknown(ctx context.Context, c *audited, nonce uint64) (kind, why string, err error) {
 	found, err := a.cfg.Chain.Find(ctx, a.sender.Address, nonce, 0, a.target)
-	switch {
-	case err != nil:
+	if err != nil {
 		return "", "", err
-	case found == nil:
-		return FindingForeign, "a final block has a transaction that was not signed here", nil
-	case slices.Contains(c.of().hashes(), found.Hash):
-		return "", "", fmt.Errorf("no endpoint has the receipt of transaction %s in block %d; name another one in RPC_URLS",
-			found.Hash, found.Block)
-	case c != nil && c.State == command.Superseded && (c.TxHash == "" || // as answered before transactions were named
-		c.TxHash == found.Hash.Hex() && c.BlockHash == found.BlockHash.Hex()):
-		return "", "", nil
 	}
 
-	why = fmt.Sprintf("block %d (%s) has transaction %s, which was not signed here", found.Block, found.BlockHash,
-		found.Hash)
-	if c != nil && (c.Past || c.State == command.Superseded) {
+	tx, block := "", ""
+	why = "no transaction was found that has used it: the account's code did (EIP-7702), or the block is too old to be read"
+	if found != nil && found.Hash != (common.Hash{}) {
+		tx, block = found.Hash.Hex(), found.BlockHash.Hex()
+		why = fmt.Sprintf("block %d (%s) has transaction %s, which was not signed here", found.Block, block, tx)
+	}
+
+	switch {
+	case tx != "" && slices.Contains(c.of().hashes(), found.Hash):
+		return "", "", fmt.Errorf("no endpoint has the receipt of transaction %s in block %d; name another one in RPC_URLS",
+			tx, found.Block)
+	case c != nil && c.State == command.Superseded && (c.TxHash == "" || c.TxHash == tx && c.BlockHash == block):
+		return "", "", nil // without a hash: there was none, or it was answered before transactions were named
+	case c != nil && (c.Past || c.State == command.Superseded):
 		return FindingDiffering, fmt.Sprintf("it was answered %s by transaction %s; %s", c.State, c.TxHash, why), nil
 	}
 

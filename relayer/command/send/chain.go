@@ -52,8 +52,8 @@ type Chain interface {
 	// AnyReceipt is Receipts of transactions one of which should be there: no receipt at all is no answer, and the
 	// next node is asked. Where none has one, all are nil.
 	AnyReceipt(ctx context.Context, target Block, hashes []common.Hash) ([]*Receipt, error)
-	// Find is an account's transaction with a nonce, in a block of the branch above `after` and up to the target; nil:
-	// there is none, or it is too far below the target.
+	// Find is an account's transaction with a nonce that is used, in a block of the branch above `after` and up to the
+	// target; without a hash: it is proved that there is none; nil: it cannot be known, or is too far below the target.
 	Find(ctx context.Context, account common.Address, nonce, after uint64, target Block) (*Transaction, error)
 	// Broadcast offers each transaction to every endpoint, and waits for none that hangs. The results, by transaction,
 	// are nil where one has taken it, and else what was said, which is for people to read.

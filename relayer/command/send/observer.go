@@ -126,7 +126,8 @@ func (r *round) wantsLook() bool {
 
 // look looks at everything.
 func (r *round) look(ctx context.Context) error {
-	everyone, target := !r.looked.Ready || r.account.State == "halted", r.account.target()
+	everyone := !r.looked.Ready || r.account.State == "halted" || len(r.missing) > 0
+	target := r.account.target()
 	look, err := r.cfg.Chain.Look(ctx, r.address, target.Number, everyone)
 	if err != nil {
 		return err
@@ -176,7 +177,7 @@ func (r *round) checkForeign(ctx context.Context, look Look, target Block) error
 		return nil
 	case seen > next && look.Final > next:
 		found, err := r.cfg.Chain.Find(ctx, r.address, next, account.Checked, target)
-		if err != nil || found != nil {
+		if err != nil || found != nil && found.Hash != (common.Hash{}) {
 			return cmp.Or(err, r.halt(ctx, seen, next, found))
 		}
 	case seen <= next && account.State == "halted" && !look.Silent:
@@ -195,7 +196,7 @@ func (r *round) checkForeign(ctx context.Context, look Look, target Block) error
 // that was found tells; nil: the chain knows nonces up to adopt-1, which may end by itself.
 func (r *round) halt(ctx context.Context, adopt, nonce uint64, found *Transaction) error {
 	why := fmt.Sprintf("the chain knows nonces up to %d, but %d is the next one here: somebody else used the key, "+
-		"or the database was restored to an earlier time", adopt-1, nonce)
+		"the account's code did (EIP-7702), or the database was restored to an earlier time", adopt-1, nonce)
 	stranger := ""
 	if found != nil {
 		stranger = found.Hash.Hex()
@@ -218,7 +219,8 @@ func (r *round) halt(ctx context.Context, adopt, nonce uint64, found *Transactio
 const patience = 10
 
 // settle answers the commands with a nonce that is used up in a final block, by a transaction that has a name: one
-// that was recorded, from its receipt, or somebody else's, which a block shows. Without either it waits.
+// that was recorded, from its receipt, or somebody else's, which a block shows; or by none (EIP-7702), if all endpoints
+// say that the nonce is used and the blocks prove that nobody has sent it. Without any of these it waits.
 func (r *round) settle(ctx context.Context, look Look) error {
 	var used []*flight
 	for _, f := range r.flights {
@@ -252,13 +254,21 @@ func (r *round) settle(ctx context.Context, look Look) error {
 			return err
 		}
 
-		if found == nil || slices.Contains(f.hashes(), found.Hash) {
-			continue // its receipt will come
-		}
+		switch {
+		case found == nil, slices.Contains(f.hashes(), found.Hash): // its receipt will come
+			continue
+		case found.Hash == (common.Hash{}):
+			if look.Silent || look.Stateless {
+				continue
+			}
 
-		adopt := max(look.Latest, look.Pending, *r.account.NextNonce)
-		if err := r.halt(ctx, adopt, f.Nonce, found); err != nil {
-			return err
+			r.log.ErrorContext(ctx, "a nonce was used without a transaction", slog.String("command", f.CommandID),
+				slog.Uint64("nonce", f.Nonce))
+		default:
+			adopt := max(look.Latest, look.Pending, *r.account.NextNonce)
+			if err := r.halt(ctx, adopt, f.Nonce, found); err != nil {
+				return err
+			}
 		}
 
 		endings = append(endings, supersededBy(f, found))

@@ -82,11 +82,15 @@ func outcomeOf(f *flight, receipts map[common.Hash]*Receipt) (e ending, ok bool)
 	return e, false
 }
 
-// supersededBy is the answer to a command with a nonce that somebody else's transaction has used.
+// supersededBy is the answer to a command with a nonce that somebody else's transaction has used, or none.
 func supersededBy(f *flight, found *Transaction) ending {
 	block, hash := int64(found.Block), found.BlockHash.Hex()
+	e := ending{id: f.CommandID, state: command.Superseded, code: command.CodeForeignNonce, block: &block,
+		blockHash: &hash, detail: fmt.Sprintf("nonce %d was used by code of the account, or by an authorization of its key "+
+			"(EIP-7702): up to this block nobody has sent a transaction with it", f.Nonce)}
+	if found.Hash != (common.Hash{}) {
+		e.tx, e.detail = found.Hash.Hex(), fmt.Sprintf("nonce %d was used by a transaction that was not signed here", f.Nonce)
+	}
 
-	return ending{id: f.CommandID, state: command.Superseded, code: command.CodeForeignNonce, tx: found.Hash.Hex(),
-		block: &block, blockHash: &hash,
-		detail: fmt.Sprintf("nonce %d was used by a transaction that was not signed here", f.Nonce)}
+	return e
 }

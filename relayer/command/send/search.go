@@ -13,7 +13,8 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/chain/proof"
 )
 
-// Transaction is one that a block of the ledger's branch has.
+// Transaction is one that a block of the ledger's branch has. Without a hash it says that no block up to this one has
+// it, which is proved by what these blocks have.
 type Transaction struct {
 	Hash      common.Hash
 	Block     uint64
@@ -27,7 +28,7 @@ const (
 )
 
 // Find is Chain's. The account's nonce after a block says on which side of it the transaction is; where no node has
-// that state any more, the blocks are read one after the other.
+// that state any more, or nobody has sent it, the blocks are read one after the other.
 func (n *Nodes) Find(ctx context.Context, account common.Address, nonce, after uint64,
 	target Block) (*Transaction, error) {
 	low, high := after, target.Number // it is above low, and at high at most
@@ -50,21 +51,39 @@ func (n *Nodes) Find(ctx context.Context, account common.Address, nonce, after u
 		}
 	}
 
-	low = max(low, high-min(high, bodiesAtMost))
-	for from := low + 1; from <= high; from += bodiesAtOnce {
-		found, err := n.findIn(ctx, account, nonce, from, min(from+bodiesAtOnce-1, high), target)
-		if err != nil || found != nil {
+	for {
+		found, proved, err := n.scan(ctx, account, nonce, low, high, target)
+		whole := low == after && high == target.Number
+		switch {
+		case err != nil || found != nil:
 			return found, err
+		case whole && proved:
+			return &Transaction{Block: target.Number, BlockHash: target.Hash}, nil
+		case whole || target.Number-after > bodiesAtMost:
+			return nil, nil //nolint:nilnil // the blocks do not have it, or too few of them tell
 		}
+
+		low, high = after, target.Number // what a node says of its state is no proof
+	}
+}
+
+// scan looks into the newest of the blocks above low and up to high. proved: they are all of them, and have it not.
+func (n *Nodes) scan(ctx context.Context, account common.Address, nonce, low, high uint64,
+	target Block) (found *Transaction, proved bool, err error) {
+	from := max(low, high-min(high, bodiesAtMost)) + 1
+	for proved = from == low+1; from <= high && found == nil && err == nil; from += bodiesAtOnce {
+		var whole bool
+		found, whole, err = n.findIn(ctx, account, nonce, from, min(from+bodiesAtOnce-1, high), target)
+		proved = proved && whole
 	}
 
-	return nil, nil //nolint:nilnil // the blocks do not have it
+	return found, proved, err
 }
 
 // findIn looks into the blocks from..to, of a node that is on the branch. What is found was signed by the account, and
-// is under the block's hash as far as that can be computed.
+// is under the block's hash as far as that can be computed. proved: it can, for all that the blocks have.
 func (n *Nodes) findIn(ctx context.Context, account common.Address, nonce, from, to uint64,
-	target Block) (found *Transaction, err error) {
+	target Block) (found *Transaction, proved bool, err error) {
 	blocks, bodies := make([]json.RawMessage, to-from+1), make([][][]byte, to-from+1)
 	var questions []*question
 	for i := range blocks {
@@ -75,13 +94,15 @@ func (n *Nodes) findIn(ctx context.Context, account common.Address, nonce, from,
 				return fmt.Errorf("read block %d: the answer is not that block", number)
 			}
 
-			whole := !slices.ContainsFunc(bodies[i], func(tx []byte) bool { return tx == nil })
-			if p, ok := proof.Header(blocks[i], h.Hash); ok && whole && proof.Root(bodies[i]) != p.TxHash {
-				return fmt.Errorf("read block %d: its transactions are not those under its hash", number)
+			if i == 0 {
+				found, proved = nil, true // whatever another node has said
 			}
 
-			if i == 0 {
-				found = nil // of what another node has said
+			p, ok := proof.Header(blocks[i], h.Hash)
+			if ok = ok && !slices.ContainsFunc(bodies[i], func(tx []byte) bool { return tx == nil }); !ok {
+				proved = false
+			} else if proof.Root(bodies[i]) != p.TxHash {
+				return fmt.Errorf("read block %d: its transactions are not those under its hash", number)
 			}
 
 			if hash := signedBy(bodies[i], account, nonce); hash != (common.Hash{}) {
@@ -95,10 +116,10 @@ func (n *Nodes) findIn(ctx context.Context, account common.Address, nonce, from,
 	}
 
 	if err := n.askAll(ctx, append(questions, stands(target))...); err != nil {
-		return nil, fmt.Errorf("find nonce %d of %s: %w", nonce, account, err)
+		return nil, false, fmt.Errorf("find nonce %d of %s: %w", nonce, account, err)
 	}
 
-	return found, nil
+	return found, proved, nil
 }
 
 // signedBy is the transaction that an account has signed with a nonce; zero: there is none.
