@@ -293,13 +293,11 @@ func (t *triage) tried(w *waiting, c Call, r Simulation) {
 	case least.Cmp(budget) > 0:
 		t.hold(w, command.CodeUnderpriced, fmt.Sprintf("the chain asks for %s wei now, %d gas at %s wei each, and %s is the "+
 			"most that may be paid", least, gas, t.fees.least().Cap, budget))
-		t.cfg.Metrics.underpriced.WithLabelValues(t.cfg.Name).Inc()
 	case need.Cmp(t.funds) > 0:
 		t.hold(w, command.CodeBalance, fmt.Sprintf("the sender's account lacks up to %s wei",
 			new(big.Int).Sub(need, t.funds)))
 	case worst.Cmp(t.dayFees) > 0 || w.Value.Cmp(t.dayValue) > 0:
 		t.hold(w, command.CodeBudget, "the sender's budget of the day is used up")
-		t.cfg.Metrics.budget.WithLabelValues(t.cfg.Name).Inc()
 	case len(t.picks) < t.room:
 		t.funds.Sub(t.funds, need)
 		t.dayFees.Sub(t.dayFees, worst)

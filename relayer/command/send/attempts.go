@@ -210,21 +210,14 @@ func (r *round) voidGas(ctx context.Context, void Call) (uint64, error) {
 // since. A replacement may ask for more, and gets it if the day's fees allow; so does a void that the reservation
 // does not pay for.
 func (r *round) offer(f *flight, fees Fees, gas uint64, plan action) (price, error) {
-	most := r.budget(f.MaxFee.Int)
-	reserved := smaller(most, f.Reserved.Int)
-	old := f.newest().fee()
+	most, old := r.budget(f.MaxFee.Int), f.newest().fee()
 	if plan == doVoid {
-		if fee, err := fees.raise(old, gas, reserved); err == nil {
-			return fee.within(gas, reserved), nil
+		if fee, err := fees.raise(old, gas, smaller(most, f.Reserved.Int)); err == nil {
+			return fee, nil
 		}
 	}
 
-	fee, err := fees.raise(old, gas, most)
-	if err != nil {
-		return price{}, err
-	}
-
-	return fee.within(gas, most), nil
+	return fees.raise(old, gas, most)
 }
 
 // sign makes the next transaction of a command. errUnsigned means that it failed, which has been told.
@@ -234,7 +227,6 @@ func (r *round) sign(ctx context.Context, f *flight, c Call, gas uint64, fee pri
 	raw, hash, err := build(ctx, r.cfg.Signer, uint64(r.cfg.ChainID), f.Nonce, gas, fee, c)
 	if err != nil {
 		r.signs = false
-		r.cfg.Metrics.signErrors.WithLabelValues(r.cfg.Name).Inc()
 		if !r.unsigned.Lately(err, time.Now(), sayAgain) {
 			r.log.WarnContext(ctx, "signing failed, the command waits", slog.String("command", f.CommandID),
 				slog.Any("err", err))
@@ -251,7 +243,6 @@ func (r *round) underpriced(ctx context.Context, f *flight) error {
 	changed, err := r.store.note(ctx, f.CommandID, command.CodeUnderpriced,
 		"the fee cap is reached; the last transaction stays in the pools")
 	if changed {
-		r.cfg.Metrics.underpriced.WithLabelValues(r.cfg.Name).Inc()
 		r.log.WarnContext(ctx, "fee cap reached", slog.String("command", f.CommandID), slog.Uint64("nonce", f.Nonce))
 	}
 

@@ -47,11 +47,9 @@ type Chain interface {
 	Simulate(ctx context.Context, target Block, calls []Call) ([]Simulation, error)
 	Fees(ctx context.Context) (Fees, error)
 	// Receipts are those of the transactions that are in blocks of the branch up to the target; nil for the
-	// others. ErrBranch: the node that answers is on another one. A target without a hash is of any branch.
-	Receipts(ctx context.Context, target Block, hashes []common.Hash) ([]*Receipt, error)
-	// AnyReceipt is Receipts of transactions one of which should be there: no receipt at all is no answer, and the
-	// next node is asked. Where none has one, all are nil.
-	AnyReceipt(ctx context.Context, target Block, hashes []common.Hash) ([]*Receipt, error)
+	// others. ErrBranch: the node that answers is on another one. A target without a hash is of any branch. With
+	// `some`, one should be there: no receipt at all is no answer, and the next node is asked, until none has one.
+	Receipts(ctx context.Context, target Block, hashes []common.Hash, some bool) ([]*Receipt, error)
 	// Find is an account's transaction with a nonce that is used, in a block of the branch above `after` and up to the
 	// target; without a hash: it is proved that there is none; nil: it cannot be known, or is too far below the target.
 	Find(ctx context.Context, account common.Address, nonce, after uint64, target Block) (*Transaction, error)
@@ -100,11 +98,9 @@ type Receipt struct {
 	Logs      []Log
 }
 
-// Log of a receipt, as nodes write it.
+// Log of a receipt, as nodes write it: who emitted it.
 type Log struct {
 	Address common.Address `json:"address"`
-	Topics  []common.Hash  `json:"topics"`
-	Index   quantity       `json:"logIndex"`
 }
 
 // ErrBranch means that a node is on another branch than the one that is asked about.

@@ -17,23 +17,20 @@ type Fees struct {
 }
 
 // first is the offer of a first attempt: it survives base fees that double.
-func (f Fees) first() price {
+func (f Fees) first() price { return f.offer(2) }
+
+// least is the lowest offer that others of the last blocks would not outbid.
+func (f Fees) least() price { return f.offer(1) }
+
+// offer leaves room for a base fee that grows to so many times what it is.
+func (f Fees) offer(times int64) price {
 	if f.Base == nil {
 		return price{Cap: new(big.Int).Set(f.Tip)}
 	}
 
-	limit := new(big.Int).Lsh(f.Base, 1)
+	limit := new(big.Int).Mul(f.Base, big.NewInt(times))
 
 	return price{Cap: limit.Add(limit, f.Tip), Tip: new(big.Int).Set(f.Tip)}
-}
-
-// least is the lowest offer that others of the last blocks would not outbid.
-func (f Fees) least() price {
-	if f.Base == nil {
-		return f.first()
-	}
-
-	return price{Cap: new(big.Int).Add(f.Base, f.Tip), Tip: new(big.Int).Set(f.Tip)}
 }
 
 // enough reports whether an offer gets into the next block.
@@ -52,39 +49,22 @@ var errCap = errors.New("the fee cap is reached")
 // refuse less than a tenth, and at least what the chain asks for now. With gas for at most budget;
 // errCap if not even the eighth fits.
 func (f Fees) raise(old price, gas uint64, budget *big.Int) (price, error) {
-	most := new(big.Int).Div(budget, new(big.Int).SetUint64(gas))
-	least := eighthMore(old.Cap)
-	if least.Cmp(most) > 0 {
-		return price{}, errCap
-	}
-
-	want := f.first()
-	next := price{Cap: larger(want.Cap, least)}
-	if next.Cap.Cmp(most) > 0 {
-		next.Cap = most
-	}
-
-	if old.Tip == nil { // a transaction is replaced by one of its own type: pools compare both fees
-		return next, nil
-	}
-
-	// A tip is small beside the base fee, and what a node ignores for its tip would take long to grow
-	// by eighths: it doubles, and the cap leaves room for it.
-	next.Tip = larger(new(big.Int).Lsh(old.Tip, 1), eighthMore(old.Tip))
-	if want.Tip != nil {
-		next.Tip = larger(want.Tip, next.Tip)
-	}
-
-	if f.Base != nil {
-		twice := new(big.Int).Lsh(f.Base, 1)
-		next.Cap = smaller(larger(next.Cap, twice.Add(twice, next.Tip)), most)
-	}
-
-	if next.Tip.Cmp(next.Cap) > 0 {
-		next.Tip = new(big.Int).Set(next.Cap)
-		if next.Tip.Cmp(eighthMore(old.Tip)) < 0 {
-			return price{}, errCap
+	next, least := f.first(), price{Cap: eighthMore(old.Cap)}
+	next.Tip = nil // a transaction is replaced by one of its own type: pools compare both fees
+	if old.Tip != nil {
+		// A tip is small beside the base fee, and what a node ignores for its tip would take long to grow
+		// by eighths: it doubles, and the cap leaves room for it.
+		least.Tip = eighthMore(old.Tip)
+		next.Tip = larger(new(big.Int).Lsh(old.Tip, 1), least.Tip)
+		if f.Base != nil {
+			next = Fees{f.Base, larger(f.Tip, next.Tip)}.first()
 		}
+	}
+
+	next.Cap = larger(next.Cap, least.Cap)
+	next = next.within(gas, budget)
+	if next.Cap.Cmp(least.Cap) < 0 || least.Tip != nil && next.Tip.Cmp(least.Tip) < 0 {
+		return price{}, errCap
 	}
 
 	return next, nil

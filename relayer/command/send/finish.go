@@ -194,11 +194,12 @@ const setReopened = `
 	       case when c.reserve_day = (now() at time zone 'utc')::date then c.reserved - coalesce(o.fee_paid, 0) else 0 end as free_fees,
 	       case when c.reserve_day = (now() at time zone 'utc')::date and o.state not in ('done', 'done_late') then c.value else 0 end as free_value`
 
-// claimAgain gives claims back where no other command has them; elsewhere the chain decides.
+// claimAgain gives claims to commands that lack them, where no other one has them: elsewhere the chain decides. The
+// order is that of takeClaims in relayer/command/intake.
 const claimAgain = `
 	insert into command_claims (chain_id, escrow, effect, command_id)
-	select chain_id, escrow, effect, command_id from commands where chain_id = $1 and command_id = any($2)
-	 order by escrow, effect
+	select chain_id, escrow, effect, command_id from commands where chain_id = @chain and command_id = any(@ids)
+	 order by escrow, effect, seq
 	on conflict do nothing`
 
 // Reopen takes back the answers that rest on blocks from..to, in a transaction of the ledger that takes back what it
@@ -221,7 +222,7 @@ func Reopen(ctx context.Context, tx pgx.Tx, chainID, from, to int64) error {
 		}
 	}
 
-	if _, err := tx.Exec(ctx, claimAgain, chainID, ids); err != nil {
+	if _, err := tx.Exec(ctx, claimAgain, pgx.StrictNamedArgs{"chain": chainID, "ids": ids}); err != nil {
 		return err
 	}
 

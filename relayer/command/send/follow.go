@@ -62,7 +62,7 @@ func (f *follower) dismiss(ctx context.Context) error {
 			return err
 		}
 
-		(&shared{cfg: &f.cfg, log: f.cfg.Log}).tell(ctx, answers)
+		(&Sender{cfg: f.cfg, log: f.cfg.Log}).tell(ctx, answers)
 	}
 }
 
@@ -104,8 +104,7 @@ func (f *follower) tenure(u unowned) *tenure {
 	cfg, sender := f.cfg, registry.Text(u.Address)
 	cfg.Name, cfg.Signer, cfg.Keeper = sender, nil, nil
 
-	return newTenure(shared{cfg: &cfg, address: u.Address, log: cfg.Log.With(slog.String("sender", sender)),
-		store: &store{db: cfg.DB, chainID: cfg.ChainID, sender: sender, epoch: u.Epoch}})
+	return newTenure(shared{newSender(cfg, u.Address), &store{cfg.DB, cfg.ChainID, sender, u.Epoch}})
 }
 
 // unowned is a sender without an owner, under the epoch of its last owner.

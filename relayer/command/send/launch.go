@@ -53,14 +53,6 @@ const lockFactories = `
 	   and hex(address) in (select lower(message ->> 'factory') from commands where command_id = any(@ids))
 	 order by id for share`
 
-// claimPicks takes the claims that are still missing: a keeper's, and what a reorganisation has opened
-// again. The order is that of takeClaims in relayer/command/intake.
-const claimPicks = `
-	insert into command_claims (chain_id, escrow, effect, command_id)
-	select chain_id, escrow, effect, command_id from commands where chain_id = @chain and command_id = any(@ids)
-	 order by escrow, effect, seq
-	on conflict do nothing`
-
 // lockEscrows has commands of one escrow get their nonces one after the other, whichever their senders are.
 const lockEscrows = `
 	select from command_claims where chain_id = @chain and escrow in (select escrow from commands where command_id = any(@ids))
@@ -113,7 +105,8 @@ func (s *store) launch(ctx context.Context, all []signed, head uint64, limits Li
 			return nil
 		}
 
-		for _, statement := range []string{lockFactories, claimPicks, lockEscrows} {
+		// A keeper's command lacks its claim until now, as does one that a reorganisation has opened again.
+		for _, statement := range []string{lockFactories, claimAgain, lockEscrows} {
 			if _, err := tx.Exec(ctx, statement, pgx.StrictNamedArgs{"chain": s.chainID, "ids": ids}); err != nil {
 				return err
 			}

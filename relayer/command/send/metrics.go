@@ -10,9 +10,8 @@ import (
 // Metrics of all senders of an instance: what it does itself. The state of a sender, whichever instance owns
 // it, is told by every instance from the database (relayer/fleet).
 type Metrics struct {
-	answers, broadcasts, underpriced, budget *prometheus.CounterVec
-	signErrors, roundErrors                  *prometheus.CounterVec
-	owned                                    *prometheus.GaugeVec
+	answers, broadcasts, roundErrors *prometheus.CounterVec
+	owned                            *prometheus.GaugeVec
 }
 
 // NewMetrics registers the metrics. senders are the names of those that are configured: every
@@ -33,11 +32,6 @@ func NewMetrics(reg prometheus.Registerer, senders []string) *Metrics {
 		}, []string{"state"}),
 		broadcasts: counter("relayer_sender_broadcasts_total",
 			"Transactions sent to the endpoints, repetitions included."),
-		underpriced: counter("relayer_sender_fee_cap_reached_total",
-			"Times that the chain asked for more than a command may pay."),
-		budget: counter("relayer_sender_budget_reached_total",
-			"Times that a command had to wait because the budget of the day was used up."),
-		signErrors:  counter("relayer_sender_sign_errors_total", "Signatures that failed; the command waits."),
 		roundErrors: counter("relayer_sender_round_errors_total", "Rounds that failed and were tried again."),
 		owned: f.NewGaugeVec(prometheus.GaugeOpts{Name: "relayer_sender_owned",
 			Help: "1 while this instance owns the sender."}, labels),

@@ -11,6 +11,7 @@ import (
 	"math/big"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/common/hexutil"
@@ -43,7 +44,7 @@ const requestsAtOnce = 16
 
 // NewNodes asks by caller.
 func NewNodes(caller Caller) *Nodes {
-	return &Nodes{caller: caller, fees: sharedFees{turn: make(chan struct{}, 1)}}
+	return &Nodes{caller: caller}
 }
 
 // View is how far the chain may be read.
@@ -419,8 +420,8 @@ func (n *Nodes) try(ctx context.Context, target *Block, calls []Call, all []Simu
 // A View leaves its branch open. So what is compared with what is stored is not
 // shared in this way: a block's hash from before a reorganisation would hide it for ever.
 type sharedFees struct {
-	turn chan struct{} // capacity 1: whoever has put a value into it asks, or reads what follows
-	view View          // not Ready: nobody has asked yet
+	sync.Mutex
+	view View // not Ready: nobody has asked yet
 	fees Fees
 }
 
@@ -430,13 +431,8 @@ const feeBlocks = 10
 // Fees is Chain's: from the fee history, or the gas price of a chain that has none.
 func (n *Nodes) Fees(ctx context.Context) (Fees, error) {
 	view, s := n.View(), &n.fees
-	select {
-	case s.turn <- struct{}{}:
-		defer func() { <-s.turn }()
-	case <-ctx.Done():
-		return Fees{}, context.Cause(ctx)
-	}
-
+	s.Lock()
+	defer s.Unlock()
 	if s.view.Ready && s.view == view {
 		return s.fees, nil
 	}
@@ -509,9 +505,14 @@ const receiptsAtOnce = 49
 
 // Receipts is Chain's. A receipt counts if the block at its height has its hash, as read afterwards
 // together with the target.
-func (n *Nodes) Receipts(ctx context.Context, target Block, hashes []common.Hash) (all []*Receipt, err error) {
-	for some := range slices.Chunk(hashes, receiptsAtOnce) {
-		more, err := n.receipts(ctx, target, some, false)
+func (n *Nodes) Receipts(ctx context.Context, target Block, hashes []common.Hash,
+	some bool) (all []*Receipt, err error) {
+	for asked := range slices.Chunk(hashes, receiptsAtOnce) {
+		more, err := n.receipts(ctx, target, asked, some)
+		if errors.Is(err, errNoReceipt) {
+			more, err = make([]*Receipt, len(asked)), nil
+		}
+
 		if err != nil {
 			return nil, fmt.Errorf("read receipts: %w", err)
 		}
@@ -524,19 +525,6 @@ func (n *Nodes) Receipts(ctx context.Context, target Block, hashes []common.Hash
 
 // errNoReceipt means that a node has none of the receipts one of which should be there.
 var errNoReceipt = errors.New("the node has no receipt of any of the transactions")
-
-// AnyReceipt is Chain's.
-func (n *Nodes) AnyReceipt(ctx context.Context, target Block, hashes []common.Hash) ([]*Receipt, error) {
-	all, err := n.receipts(ctx, target, hashes, true)
-	switch {
-	case errors.Is(err, errNoReceipt):
-		return make([]*Receipt, len(hashes)), nil
-	case err != nil:
-		return nil, fmt.Errorf("read receipts: %w", err)
-	}
-
-	return all, nil
-}
 
 // receipts asks for receipts; with some, a node that has none of them is passed over.
 func (n *Nodes) receipts(ctx context.Context, target Block, hashes []common.Hash, some bool) ([]*Receipt, error) {

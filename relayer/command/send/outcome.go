@@ -14,12 +14,8 @@ import (
 // the branch. Where a node has none for a command, the others are asked.
 func receiptsOf(ctx context.Context, chain Chain, branch Block, flights []*flight) (map[common.Hash]*Receipt, error) {
 	receipts := map[common.Hash]*Receipt{}
-	ask := func(hashes []common.Hash, f func(context.Context, Block, []common.Hash) ([]*Receipt, error)) error {
-		if len(hashes) == 0 {
-			return nil
-		}
-
-		found, err := f(ctx, branch, hashes)
+	ask := func(hashes []common.Hash, some bool) error {
+		found, err := chain.Receipts(ctx, branch, hashes, some)
 		for _, r := range found {
 			if r != nil {
 				receipts[r.Hash] = r
@@ -33,13 +29,13 @@ func receiptsOf(ctx context.Context, chain Chain, branch Block, flights []*fligh
 		all = append(all, f.hashes()...)
 	}
 
-	if err := ask(all, chain.Receipts); err != nil {
+	if err := ask(all, false); err != nil {
 		return nil, err
 	}
 
 	for _, f := range flights {
 		if !slices.ContainsFunc(f.hashes(), func(h common.Hash) bool { return receipts[h] != nil }) {
-			if err := ask(f.hashes(), chain.AnyReceipt); err != nil {
+			if err := ask(f.hashes(), true); err != nil {
 				return nil, err
 			}
 		}

@@ -46,12 +46,12 @@ type doubtfulChain struct {
 }
 
 func (c *doubtfulChain) Receipts(ctx context.Context, target send.Block,
-	hashes []common.Hash) ([]*send.Receipt, error) {
+	hashes []common.Hash, some bool) ([]*send.Receipt, error) {
 	if c.receiptless.Add(-1) >= 0 {
 		return make([]*send.Receipt, len(hashes)), nil
 	}
 
-	all, err := c.Nodes.Receipts(ctx, target, hashes)
+	all, err := c.Nodes.Receipts(ctx, target, hashes, some)
 	if c.meanwhile != nil && slices.ContainsFunc(all, func(r *send.Receipt) bool { return r != nil }) {
 		c.once.Do(c.meanwhile)
 	}
@@ -93,8 +93,9 @@ type failedChain struct {
 	failed atomic.Pointer[common.Hash]
 }
 
-func (c *failedChain) Receipts(ctx context.Context, target send.Block, hashes []common.Hash) ([]*send.Receipt, error) {
-	all, err := c.Nodes.Receipts(ctx, target, hashes)
+func (c *failedChain) Receipts(ctx context.Context, target send.Block, hashes []common.Hash,
+	some bool) ([]*send.Receipt, error) {
+	all, err := c.Nodes.Receipts(ctx, target, hashes, some)
 	for _, r := range all {
 		if failed := c.failed.Load(); r != nil && failed != nil && r.Hash == *failed {
 			r.Succeeded = false

@@ -73,10 +73,13 @@ func New(cfg Config) (*Sender, error) {
 		return nil, errors.New("send: all limits are required")
 	}
 
-	address := cfg.Signer.Address()
 	cfg.setDefaults()
 
-	return &Sender{cfg: cfg, address: address, log: cfg.Log.With(slog.String("sender", registry.Text(address)))}, nil
+	return newSender(cfg, cfg.Signer.Address()), nil
+}
+
+func newSender(cfg Config, address common.Address) *Sender {
+	return &Sender{cfg: cfg, address: address, log: cfg.Log.With(slog.String("sender", registry.Text(address)))}
 }
 
 // Run takes the epoch of the sender, which fences the owner before, and works until ctx ends
@@ -89,9 +92,8 @@ func (s *Sender) Run(ctx context.Context, wake <-chan struct{}) error {
 	}
 
 	s.log.InfoContext(ctx, "sender taken over", slog.Int64("epoch", store.epoch))
-	all := shared{cfg: &s.cfg, address: s.address, store: store, log: s.log}
 
-	return newTenure(all).run(ctx, wake)
+	return newTenure(shared{s, store}).run(ctx, wake)
 }
 
 func (cfg *Config) setDefaults() {

@@ -346,22 +346,15 @@ func (s *store) hold(ctx context.Context, holds []hold) error {
 	})
 }
 
-// lockForAttempts says which commands may have another attempt of which purpose: a call only while
-// there is no void.
-const lockForAttempts = `
-	select c.command_id,
-	       not exists (select from command_attempts v where v.chain_id = c.chain_id and v.sender = c.sender and v.nonce = c.nonce and v.purpose = 'void') as call,
-	       c.reserved,
-	       (select count(*) from command_attempts n where n.chain_id = c.chain_id and n.sender = c.sender and n.nonce = c.nonce) as attempts
-	  from commands c
-	 where c.chain_id = @chain and c.sender = @sender and c.command_id = any(@ids) and c.state = 'sent'
-	   for update of c`
-
+// insertAttempts stores what was signed, but no call at a nonce that has a void, and says what it has stored.
 const insertAttempts = `
 	insert into command_attempts (chain_id, sender, nonce, attempt, command_id, purpose, tx_hash, raw, gas, fee_cap, tip_cap, epoch, head)
 	select @chain, @sender, a.nonce, a.attempt, a.id, a.purpose, a.hash, a.raw, a.gas, a.fee_cap, a.tip_cap, @epoch, @head
 	  from unnest(@nonces::bigint[], @attempts::int[], @ids::text[], @purposes::text[], @hashes::text[], @raws::bytea[], @gas::bigint[], @caps::numeric[],
-	       @tips::numeric[]) as a (nonce, attempt, id, purpose, hash, raw, gas, fee_cap, tip_cap)`
+	       @tips::numeric[]) as a (nonce, attempt, id, purpose, hash, raw, gas, fee_cap, tip_cap)
+	 where a.purpose = 'void'
+	    or not exists (select from command_attempts v where v.chain_id = @chain and v.sender = @sender and v.nonce = a.nonce and v.purpose = 'void')
+	returning command_id`
 
 // setReplaced notes what the attempts may cost, and why a nonce is given up.
 const setReplaced = `
@@ -370,74 +363,39 @@ const setReplaced = `
 	  from unnest(@ids::text[], @worst::numeric[], @codes::text[], @details::text[]) as a (id, worst, code, detail)
 	 where c.chain_id = @chain and c.sender = @sender and c.command_id = a.id`
 
-// allowance is what the next attempt of a command may be.
-type allowance struct {
-	CommandID string
-	Call      bool // not a void only
-	Reserved  wei  // the worst fee of the attempts so far
-	Attempts  int
-}
-
-// allowed are those of all that may be stored, and what is spent today with them. may has each command that is
-// under way.
-func allowed(all []signed, may []allowance, spent *big.Int, limits Limits) (some []signed, fees *big.Int) {
-	fees = spent
-	for _, x := range all {
-		n := slices.IndexFunc(may, func(p allowance) bool { return p.CommandID == x.f.CommandID })
-		if n < 0 {
-			continue
-		}
-
-		p := &may[n]
-		if x.attempt.Number != p.Attempts+1 || x.attempt.Purpose == purposeCall && !p.Call {
-			continue
-		}
-
-		// What goes beyond the reservation counts for today.
-		if more := new(big.Int).Sub(x.worst, p.Reserved.Int); more.Sign() > 0 {
-			sum := more.Add(fees, more)
-			if sum.Cmp(limits.DayFees) > 0 {
-				continue
-			}
-
-			fees = sum
-		}
-
-		some = append(some, x)
-	}
-
-	return some, fees
-}
-
-// record is T2: it stores further attempts, and returns those that may now be broadcast. The others
-// must stay in the process.
+// record is T2: it stores further attempts of commands as load has read them, under the same epoch, and returns those
+// that may now be broadcast. The others must stay in the process.
 func (s *store) record(ctx context.Context, all []signed, head uint64, limits Limits) (stored []signed, err error) {
 	if len(all) == 0 {
 		return nil, nil
 	}
 
-	ids := column.Of(all, (*signed).commandID)
 	err = s.write(ctx, "store attempts", func(ctx context.Context, tx pgx.Tx, a *account) error {
 		stored = nil
 		if a.State == "halted" {
 			return nil
 		}
 
-		rows, _ := tx.Query(ctx, lockForAttempts, s.args(pgx.StrictNamedArgs{"ids": ids}))
-		may, err := pgx.CollectRows(rows, pgx.RowToStructByName[allowance])
+		fees := a.SpentFees.Int
+		for _, x := range all { // what goes beyond the reservation counts for today
+			if more := new(big.Int).Sub(x.worst, x.f.Reserved.Int); more.Sign() > 0 {
+				if more.Add(more, fees).Cmp(limits.DayFees) > 0 {
+					continue
+				}
+
+				fees = more
+			}
+
+			stored = append(stored, x)
+		}
+
+		rows, _ := tx.Query(ctx, insertAttempts, s.attempts(stored, head))
+		ids, err := pgx.CollectRows(rows, pgx.RowTo[string])
 		if err != nil {
 			return err
 		}
 
-		var fees *big.Int
-		if stored, fees = allowed(all, may, a.SpentFees.Int, limits); len(stored) == 0 {
-			return nil
-		}
-
-		if _, err := tx.Exec(ctx, insertAttempts, s.attempts(stored, head)); err != nil {
-			return err
-		}
-
+		stored = slices.DeleteFunc(stored, func(x signed) bool { return !slices.Contains(ids, x.f.CommandID) })
 		if _, err := tx.Exec(ctx, setReplaced, s.args(pgx.StrictNamedArgs{
 			"ids":     column.Of(stored, (*signed).commandID),
 			"worst":   column.Of(stored, func(x *signed) wei { return wei{x.worst} }),

@@ -15,10 +15,8 @@ import (
 
 // shared is what all parts of a tenure use. Nothing of it changes.
 type shared struct {
-	cfg     *Config
-	address common.Address
-	store   *store
-	log     *slog.Logger
+	*Sender
+	store *store
 }
 
 // end stores final states, as of a generation of the ledger, and says so.
@@ -34,7 +32,7 @@ func (s *shared) end(ctx context.Context, endings []ending, generation int64) ([
 }
 
 // tell counts and logs answers that are committed.
-func (s *shared) tell(ctx context.Context, answers []command.Answer) {
+func (s *Sender) tell(ctx context.Context, answers []command.Answer) {
 	for _, a := range answers {
 		s.cfg.Metrics.answers.WithLabelValues(string(a.State)).Inc()
 		s.log.InfoContext(ctx, "command answered", slog.String("command", a.CommandID),
@@ -43,7 +41,7 @@ func (s *shared) tell(ctx context.Context, answers []command.Answer) {
 }
 
 // budget is what one command may cost at most. Who follows a sender without its key has no limits, and signs nothing.
-func (s *shared) budget(own *big.Int) *big.Int {
+func (s *Sender) budget(own *big.Int) *big.Int {
 	if s.cfg.Limits.MaxFee == nil {
 		return new(big.Int).Set(own)
 	}
