@@ -21,7 +21,8 @@ import (
 func (w *world) delegate(nonce uint64, to common.Address) {
 	w.t.Helper()
 	id := uint256.MustFromBig(w.node.ChainID())
-	authorization, err := types.SignSetCode(w.sender.Key, types.SetCodeAuthorization{ChainID: *id, Address: to, Nonce: nonce})
+	authorization, err := types.SignSetCode(w.sender.Key,
+		types.SetCodeAuthorization{ChainID: *id, Address: to, Nonce: nonce})
 	require.NoError(w.t, err)
 	payer := w.node.Accounts()[1]
 	var used hexutil.Uint64
