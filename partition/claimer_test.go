@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
@@ -36,6 +37,31 @@ func (l *life) die(t *testing.T) {
 
 		return gone
 	}, time.Minute, time.Millisecond)
+}
+
+// Step, Join and Release try again where the server has ended a transaction, as Run and a tenure do: its process stood
+// still for idleTimeout, which on a busy machine happens.
+func (l *life) Step(ctx context.Context) error {
+	return again(func() error { return l.Claimer.Step(ctx) })
+}
+
+func (l *life) Join(ctx context.Context) error {
+	return again(func() error { return l.Claimer.Join(ctx) })
+}
+
+func (l *life) Release(ctx context.Context, slots []int16) error {
+	return again(func() error { return l.Claimer.Release(ctx, slots) })
+}
+
+func again(try func() error) (err error) {
+	for range 60 {
+		err = try()
+		if idle := new(pgconn.PgError); !errors.As(err, &idle) || idle.Code != "25P03" {
+			break
+		}
+	}
+
+	return err
 }
 
 func born(t *testing.T, url string, pool *pgxpool.Pool, id string, number, total int, change func(*Config)) *life {
