@@ -26,6 +26,10 @@ func start(t *testing.T, cfg Config) *Source {
 		cfg.PollInterval = 10 * time.Millisecond
 	}
 
+	if time.Now().Year() > 2000 { // else in a bubble, where no machine is slow
+		cfg.Timeout = cmp.Or(cfg.Timeout, time.Minute)
+	}
+
 	cfg.believeAfter = cmp.Or(cfg.believeAfter, 50*time.Millisecond)
 	cfg.Registerer = prometheus.NewRegistry()
 	if cfg.Logger == nil {
