@@ -154,6 +154,6 @@ func TestTopicsOfAProviderThatWantsAddresses(t *testing.T) {
 	require.Eventually(t, func() bool {
 		ready := says("/readyz")
 		return strings.HasPrefix(ready, "503") && strings.Contains(ready, "set LOG_FILTER=addresses")
-	}, time.Minute, 20*time.Millisecond)
+	}, patience, 20*time.Millisecond)
 	require.Regexp(t, `(?m)^relayer_node_up\{.*\} 0$`, says("/metrics"))
 }

@@ -6,7 +6,6 @@ import (
 	"os/exec"
 	"strconv"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -17,7 +16,7 @@ import (
 func (w *world) refused(id string, number, total int, env map[string]string, words string) {
 	w.t.Helper()
 	p := w.run(id, number, total, env)
-	ctx, cancel := context.WithTimeout(w.t.Context(), 60*time.Second)
+	ctx, cancel := context.WithTimeout(w.t.Context(), patience)
 	defer cancel()
 	code, err := p.Wait(ctx)
 	require.NoError(w.t, err)

@@ -21,7 +21,7 @@ import (
 // call runs the binary with nothing but the given environment.
 func call(t *testing.T, env []string, args ...string) (code int, out string) {
 	for range 10 {
-		ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		cmd := exec.CommandContext(ctx, bin, args...)
 		cmd.Env = append([]string{"PATH=" + os.Getenv("PATH")}, env...)
 		var b bytes.Buffer
@@ -130,11 +130,12 @@ func TestTwoProcessesWithOneInstanceID(t *testing.T) {
 	defer func() { w.fleet["r0"] = first }()
 	require.Eventually(t, func() bool {
 		status, ready := w.read("r0", "/readyz")
-		return status == http.StatusServiceUnavailable && strings.Contains(ready, "another live process has INSTANCE_ID=r0")
-	}, time.Minute, 50*time.Millisecond)
-	_, page := w.read("r0", "/")
-	require.Contains(t, page, "give each instance its own INSTANCE_ID")
-	require.NotContains(t, page, "once the database answers")
+		_, page := w.read("r0", "/")
+		return status == http.StatusServiceUnavailable &&
+			strings.Contains(ready, "another live process has INSTANCE_ID=r0") &&
+			strings.Contains(page, "give each instance its own INSTANCE_ID") &&
+			!strings.Contains(page, "once the database answers")
+	}, patience, 50*time.Millisecond)
 }
 
 func TestStatusAuditReplayMigrate(t *testing.T) {
@@ -157,7 +158,7 @@ func TestStatusAuditReplayMigrate(t *testing.T) {
 	require.Regexp(t, `r0 .* proved `, out)
 	require.Contains(t, out, "r0 leads")
 	require.Contains(t, out, "2520 of 2520 served")
-	code, out = call(t, env, "plan", "wait", "--timeout", "30s", "--instance", "r0", "--total", "1")
+	code, out = call(t, env, "plan", "wait", "--timeout", "2m", "--instance", "r0", "--total", "1")
 	require.Zero(t, code, out)
 	code, out = call(t, env, "plan", "wait", "--timeout", "0s", "--instance", "r1")
 	require.Equal(t, exitNo, code, out)
@@ -210,7 +211,7 @@ func TestStatusAuditReplayMigrate(t *testing.T) {
 	require.Equal(t, before, w.Received.Len())
 	code, out = call(t, env, "replay", "--escrow", escrow)
 	require.Zero(t, code, out)
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	require.NoError(t, w.Received.Wait(ctx, before+n))
 	for _, m := range w.Received.Messages()[before:] {

@@ -44,7 +44,7 @@ func keyFiles(t *testing.T, dir string, a testchain.Account) (keyFile, passwordF
 // pipe runs the binary with a standard input, and returns its standard output.
 func pipe(t *testing.T, input []byte, env []string, args ...string) []byte {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, bin, args...)
 	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH")}, env...)
@@ -93,7 +93,7 @@ func TestCommandsEndToEnd(t *testing.T) {
 		require.NoError(t, err)
 	}
 
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	for _, p := range fleet {
 		require.NoError(t, p.Ready(ctx))
@@ -133,7 +133,7 @@ func TestCommandsEndToEnd(t *testing.T) {
 
 		return n, owner
 	}
-	require.Eventually(t, func() bool { n, _ := broadcast(); return n > 0 }, 2*time.Minute, 50*time.Millisecond)
+	require.Eventually(t, func() bool { n, _ := broadcast(); return n > 0 }, patience, 50*time.Millisecond)
 	_, owner := broadcast()
 	fleet[owner].Kill()
 
@@ -150,7 +150,7 @@ func TestCommandsEndToEnd(t *testing.T) {
 		}
 
 		return len(states) == n
-	}, 3*time.Minute, 200*time.Millisecond, "%v", states)
+	}, patience, 200*time.Millisecond, "%v", states)
 
 	var owners, nonces, next int
 	require.NoError(t, l.DB.QueryRow(t.Context(), `select count(distinct epoch) from command_attempts`).Scan(&owners))
@@ -167,7 +167,7 @@ func TestCommandsEndToEnd(t *testing.T) {
 	require.Eventually(t, func() bool { // its next look at the database tells of them
 		served = families(t, survivor)
 		return served["relayer_sender_served"] != nil
-	}, time.Minute, 50*time.Millisecond)
+	}, patience, 50*time.Millisecond)
 	for name, m := range documented {
 		if m.Commands && name != "relayer_commands_taken_total" { // that has no series before the first command
 			require.Contains(t, served, name)
@@ -257,7 +257,7 @@ func TestCommandsEndToEnd(t *testing.T) {
 		require.NoError(t, l.DB.QueryRow(t.Context(), `select count(*) from commands`).Scan(&left))
 
 		return left == 0
-	}, time.Minute, 50*time.Millisecond)
+	}, patience, 50*time.Millisecond)
 	left := string(pipe(t, nil, database, "command", "show", ids[0]))
 	require.Contains(t, left, `"state": "done"`)
 	require.Contains(t, left, "left after RETENTION")

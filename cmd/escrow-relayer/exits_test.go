@@ -148,7 +148,7 @@ func TestStatusWatchOutlivesTheDatabase(t *testing.T) {
 	code, out := call(t, env, "migrate")
 	require.Zero(t, code, out)
 
-	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	var seen screen
 	cmd := exec.CommandContext(ctx, bin, "status", "--watch", "--every", "100ms")
@@ -189,7 +189,7 @@ func (s *screen) until(t *testing.T, words string) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		return strings.Contains(s.text.String(), words)
-	}, 60*time.Second, 20*time.Millisecond, words)
+	}, patience, 20*time.Millisecond, words)
 }
 
 // A fleet is whole as a fleet of N only when it has N partitions.
@@ -241,7 +241,7 @@ func TestAWishToStopToldTwice(t *testing.T) {
 	w.ready("r0")
 	p.Signal(syscall.SIGTERM)
 	p.Signal(syscall.SIGINT)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	code, err := p.Wait(ctx)
 	require.NoError(t, err)

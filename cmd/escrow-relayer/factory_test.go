@@ -84,11 +84,11 @@ func TestAddFactoryRunbook(t *testing.T) {
 	require.Eventually(t, func() bool {
 		return w.count(fmt.Sprintf(`select count(*) from processed_events where event_type = 'Approved' and escrow in ('%s', '%s')`,
 			strings.ToLower(escrows[0].Hex()), strings.ToLower(escrows[1].Hex()))) == 4
-	}, time.Minute, 50*time.Millisecond)
+	}, patience, 50*time.Millisecond)
 
 	code, out = w.operator(nil, "factory", "follow", w.Contracts.Load.Hex())
 	require.Zero(t, code, out)
-	require.Eventually(t, func() bool { return w.count(`select count(*) from escrows`) == known+1 }, time.Minute,
+	require.Eventually(t, func() bool { return w.count(`select count(*) from escrows`) == known+1 }, patience,
 		50*time.Millisecond)
 	code, out = w.operator(nil, "factory", "retire", w.Contracts.Load.Hex(), "--at", "1")
 	require.Equal(t, 2, code)

@@ -22,6 +22,9 @@ import (
 // bin is the binary under test.
 var bin string
 
+// patience is what only something that hangs exceeds, also on a machine that does much else.
+const patience = 3 * time.Minute
+
 func TestMain(m *testing.M) {
 	dir, err := os.MkdirTemp("", "escrow-relayer-bin-")
 	if err != nil {
@@ -87,7 +90,7 @@ func (w *world) run(id string, number, total int, env map[string]string) *lab.Pr
 }
 
 func (w *world) ready(ids ...string) {
-	ctx, cancel := context.WithTimeout(w.t.Context(), 60*time.Second)
+	ctx, cancel := context.WithTimeout(w.t.Context(), patience)
 	defer cancel()
 	for _, id := range ids {
 		if err := w.fleet[id].Ready(ctx); err != nil {
@@ -125,7 +128,7 @@ func (w *world) until(what string, ok func(*fleet.Fleet) bool) {
 		last = f
 
 		return ok(&f)
-	}, 60*time.Second, 100*time.Millisecond, "%s: %+v %+v", what, &last.Slots, &last.Leader)
+	}, patience, 100*time.Millisecond, "%s: %+v %+v", what, &last.Slots, &last.Leader)
 }
 
 func slotsOf(id string, n int) func(*fleet.Fleet) bool {
@@ -143,7 +146,7 @@ func (w *world) audit(duplicates bool) {
 	require.NoError(w.t, w.Chain.Mine(w.t.Context(), w.Confirmations))
 	head, err := w.Head(w.t.Context())
 	require.NoError(w.t, err)
-	ctx, cancel := context.WithTimeout(w.t.Context(), 2*time.Minute) // one of two endpoints is believed after a minute
+	ctx, cancel := context.WithTimeout(w.t.Context(), patience) // one of two endpoints is believed after a minute
 	defer cancel()
 	a, err := w.Audit(ctx, head-uint64(w.Confirmations))
 	require.NoError(w.t, err)

@@ -96,7 +96,7 @@ func TestForeignFactory(t *testing.T) {
 	}
 
 	slices.Sort(want)
-	require.Eventually(t, func() bool { return len(received()) >= len(want) }, time.Minute, 50*time.Millisecond)
+	require.Eventually(t, func() bool { return len(received()) >= len(want) }, patience, 50*time.Millisecond)
 	require.Equal(t, want, received())
 	var ended int
 	require.NoError(t, l.DB.QueryRow(t.Context(), `select count(*) from escrows where ended_block is not null`).

@@ -152,7 +152,7 @@ func lieMeanwhile(t *testing.T, d deceit) {
 	}
 
 	if d.honest == 0 {
-		require.Eventually(t, func() bool { return hits() > 0 }, 60*time.Second, 20*time.Millisecond, "the lie is told")
+		require.Eventually(t, func() bool { return hits() > 0 }, patience, 20*time.Millisecond, "the lie is told")
 		for _, l := range told {
 			l.Remove()
 		}
@@ -216,10 +216,10 @@ func TestForgedDeployment(t *testing.T) {
 			return w.count(query) >= want
 		}
 	}
-	require.Eventually(t, mined(`select verified_block from leadership`, int(due)), 3*time.Minute, 200*time.Millisecond)
+	require.Eventually(t, mined(`select verified_block from leadership`, int(due)), patience, 200*time.Millisecond)
 	w.stop("r0") // the keeper looks once a minute, and when it starts
 	w.run("r0", 0, 1, env)
-	require.Eventually(t, mined(`select count(*) from commands where state = 'done'`, escrows), 3*time.Minute,
+	require.Eventually(t, mined(`select count(*) from commands where state = 'done'`, escrows), patience,
 		200*time.Millisecond)
 	require.Equal(t, escrows, w.count(`select count(distinct r.address) from commands c
 		join escrow_registry r on lower(r.address) = lower(c.escrow)`))
@@ -279,7 +279,7 @@ func TestProofOutlivesTheProcess(t *testing.T) {
 	w.audit(false)
 	require.Eventually(t, func() bool {
 		return w.count(`select cardinality(proves) from leadership`) == 3
-	}, 60*time.Second, 20*time.Millisecond)
+	}, patience, 20*time.Millisecond)
 
 	w.fleet["r0"].Kill()
 	head, err := w.Head(t.Context())
@@ -296,7 +296,7 @@ func TestProofOutlivesTheProcess(t *testing.T) {
 	require.Eventually(t, func() bool {
 		log, err := os.ReadFile(w.fleet["r0"].LogFile)
 		return err == nil && bytes.Contains(log, []byte("PROOF=none"))
-	}, 60*time.Second, 20*time.Millisecond)
+	}, patience, 20*time.Millisecond)
 	require.Positive(t, lie.Hits())
 	require.Zero(t, w.count(fmt.Sprintf(`select count(*) from events where block_number > %d`, head)))
 	for _, l := range lies {

@@ -114,7 +114,7 @@ func (w *world) story(a common.Address) (all []string) {
 
 // tells waits for the whole story of an escrow.
 func (w *world) tells(a common.Address, types ...string) {
-	require.Eventually(w.t, func() bool { return len(w.story(a)) >= len(types) }, 2*time.Minute, 50*time.Millisecond)
+	require.Eventually(w.t, func() bool { return len(w.story(a)) >= len(types) }, patience, 50*time.Millisecond)
 	require.Equal(w.t, types, w.story(a))
 }
 
@@ -170,7 +170,7 @@ func TestAProxiedFactoryIsUpgraded(t *testing.T) {
 	require.Eventually(t, func() bool {
 		m, err := w.fleet["r0"].Metrics(t.Context())
 		return err == nil && m.Sum("relayer_problem", "kind", "unknown_events") > 0
-	}, 2*time.Minute, 100*time.Millisecond, "unknown_events looks at it")
+	}, patience, 100*time.Millisecond, "unknown_events looks at it")
 	code, out := w.operator(env, "status")
 	require.Equal(t, exitNo, code)
 	require.Contains(t, out, "3 blocks in which a factory created a contract that no event of the ABI announces")

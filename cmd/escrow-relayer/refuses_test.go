@@ -57,7 +57,7 @@ func TestADatabaseThatTakesNothingIsNamed(t *testing.T) {
 			}
 
 			return true
-		}, 2*time.Minute, 500*time.Millisecond, words)
+		}, patience, 500*time.Millisecond, words)
 	}
 	exec(`create function full_disk() returns trigger language plpgsql as $$ begin
 		raise exception 'could not extend file: No space left on device' using errcode = '53100'; end $$`)
@@ -85,7 +85,7 @@ func TestADatabaseThatTakesNothingIsNamed(t *testing.T) {
 	require.Eventually(t, func() bool {
 		code, out = w.operator(nil, "status")
 		return code == 1 && strings.Contains(out, "the database is read-only")
-	}, time.Minute, time.Second)
+	}, patience, time.Second)
 	require.NotContains(t, out, "start an instance")
 	code, out = w.operator(nil, "doctor")
 	require.Equal(t, 1, code, out)

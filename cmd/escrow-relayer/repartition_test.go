@@ -69,7 +69,7 @@ func (p *platform) retire(old *lab.Process) {
 		case <-old.Exited():
 		}
 
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		_ = old.Stop(ctx)
 	})
@@ -77,7 +77,7 @@ func (p *platform) retire(old *lab.Process) {
 
 // healthy waits until a process answers its startup probe, or has ended.
 func (p *platform) healthy(proc *lab.Process) bool {
-	ctx, cancel := context.WithTimeout(p.t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(p.t.Context(), patience)
 	defer cancel()
 	ticker := time.NewTicker(20 * time.Millisecond)
 	defer ticker.Stop()

@@ -53,7 +53,7 @@ func TestReplaysBesideTraffic(t *testing.T) {
 		}
 	})
 	w.blocks(40)
-	require.Eventually(t, func() bool { return replayed.Load() > 0 }, time.Minute, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return replayed.Load() > 0 }, patience, 10*time.Millisecond)
 	stop()
 	wg.Wait()
 	require.NoError(t, failed)
@@ -70,7 +70,7 @@ func TestReplaysBesideTraffic(t *testing.T) {
 		a = lab.Compare(truth, originals, w.Retracted.Messages())
 
 		return len(a.Missing) == 0
-	}, time.Minute, 100*time.Millisecond)
+	}, patience, 100*time.Millisecond)
 	require.True(t, a.Clean(), a.String())
 	t.Logf("%d events replayed beside %d", replayed.Load(), a.Emitted)
 }

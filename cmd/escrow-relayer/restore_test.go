@@ -33,7 +33,7 @@ func (w *world) runbookSQL(page, with string) string {
 }
 
 func (w *world) stopAll() {
-	ctx, cancel := context.WithTimeout(w.t.Context(), 15*time.Second)
+	ctx, cancel := context.WithTimeout(w.t.Context(), time.Minute)
 	defer cancel()
 	for id, p := range w.fleet {
 		require.NoError(w.t, p.Stop(ctx), id)
@@ -52,7 +52,7 @@ func (w *world) copyDatabase(from, to string) {
 	require.Eventually(w.t, func() bool {
 		w.DB.Reset() // nobody may be connected
 		return w.PG.CreateDatabase(w.t.Context(), to, from) == nil
-	}, time.Minute, 50*time.Millisecond)
+	}, patience, 50*time.Millisecond)
 }
 
 // deploy/runbooks/restore.md, its commands and statements, on a real fleet: for consumers that
@@ -94,7 +94,7 @@ func TestRestoreRunbook(t *testing.T) {
 		f, err := fleet.Read(t.Context(), pool, w.Chain.ChainID().Int64())
 		return err == nil && f.Chain.LowestCursor > int64(head)-int64(w.Confirmations) && f.Outbox.Messages == 0 &&
 			f.Late.Escrows == 0
-	}, time.Minute, 50*time.Millisecond)
+	}, patience, 50*time.Millisecond)
 	w.stopAll()
 	var goesOn, owned int64
 	require.NoError(t, pool.QueryRow(t.Context(), w.runbookSQL("restore.md", "goes_on_at")).Scan(&goesOn, &owned))

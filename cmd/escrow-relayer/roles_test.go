@@ -69,7 +69,7 @@ func TestServicesNeedNoRightToChangeTables(t *testing.T) {
 
 	require.ErrorContains(t, exec(services, `alter table outbox add column x int`), "must be owner")
 	require.ErrorContains(t, exec(services, `create table x ()`), "permission denied")
-	stop, cancel := context.WithTimeout(ctx, 15*time.Second)
+	stop, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	require.NoError(t, w.fleet["r1"].Stop(stop))
 }

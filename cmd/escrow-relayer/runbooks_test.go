@@ -26,7 +26,7 @@ import (
 
 // stop ends one instance.
 func (w *world) stop(id string) {
-	ctx, cancel := context.WithTimeout(w.t.Context(), 15*time.Second)
+	ctx, cancel := context.WithTimeout(w.t.Context(), time.Minute)
 	defer cancel()
 	require.NoError(w.t, w.fleet[id].Stop(ctx), id)
 	delete(w.fleet, id)
@@ -48,7 +48,7 @@ func (w *world) roll(env map[string]string) {
 		w.run(id, i, 2, env)
 		w.ready(id)
 		w.blocks(1)
-		code, _ := w.operator(nil, "plan", "wait", "--timeout", "1m")
+		code, _ := w.operator(nil, "plan", "wait", "--timeout", "3m")
 		require.Zero(w.t, code)
 	}
 }
@@ -58,7 +58,7 @@ func (w *world) clean(env map[string]string, from uint64) {
 	require.Eventually(w.t, func() bool {
 		code, _ := w.operator(env, "audit", "--from", strconv.FormatUint(from, 10))
 		return code == 0
-	}, time.Minute, 100*time.Millisecond)
+	}, patience, 100*time.Millisecond)
 }
 
 func TestProviderChangeRunbook(t *testing.T) {
@@ -121,9 +121,9 @@ func TestDeepReorgRunbook(t *testing.T) {
 		require.NoError(t, w.Chain.Mine(t.Context(), 1))
 		s, published := states()
 		return published > 0 && s["orphaned"] == 0
-	}, 60*time.Second, 100*time.Millisecond)
+	}, patience, 100*time.Millisecond)
 	_, gone := states()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	require.NoError(t, w.Retracted.Wait(ctx, gone), "each of them had been published")
 	taken := map[string]bool{}
@@ -163,7 +163,7 @@ func (w *world) received(url string, chainID int64, factories ...common.Address)
 		a = lab.Compare(truth, ours, nil)
 
 		return a.Received >= a.Emitted
-	}, 60*time.Second, 50*time.Millisecond)
+	}, patience, 50*time.Millisecond)
 	require.True(w.t, a.Clean(), a.String())
 	for _, f := range factories {
 		one, err := testchain.ReadTruth(w.t.Context(), url, w.Contracts.Block, head-uint64(w.Confirmations), f)
@@ -181,7 +181,7 @@ func TestNewFactoryRunbook(t *testing.T) {
 	w.blocks(4)
 	second := map[string]string{"FACTORY_ADDRESS": w.Contracts.Load.Hex()}
 	p := w.run("hasty", 0, 2, second)
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	code, err := p.Wait(ctx)
 	require.NoError(t, err)
@@ -265,7 +265,7 @@ func TestSchemaUpgradeRunbook(t *testing.T) {
 	w := newWorld(t, ownServer)
 	manual := map[string]string{"MIGRATE_ON_START": "false"}
 	p := w.run("early", 0, 2, manual)
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	code, err := p.Wait(ctx)
 	require.NoError(t, err)

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -32,7 +31,7 @@ func TestEveryScreenNamesTheFault(t *testing.T) {
 	for _, f := range w.Faults(database, pubsub, func() *lab.Process { id, _ := w.leader(); return w.fleet[id] }) {
 		id, _ := w.leader()
 		other := map[string]string{"r0": "r1", "r1": "r0"}[id]
-		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		require.NoError(t, w.Quiet(ctx, w.fleet[other], &f))
 		end, err := f.Begin(t.Context())
 		require.NoError(t, err, f.Name)

@@ -103,7 +103,7 @@ func TestSecretsInEveryPlace(t *testing.T) {
 			{Mode: faults.Down},
 		} {
 			hit := node.Inject(f)
-			require.Eventually(t, func() bool { return hit.Hits() > 20 }, time.Minute, 20*time.Millisecond)
+			require.Eventually(t, func() bool { return hit.Hits() > 20 }, patience, 20*time.Millisecond)
 			for _, path := range []string{"/", "/metrics", "/status", "/readyz", "/api/v1/instances"} {
 				p.clean(path, page(t, r.URL+path))
 			}
@@ -139,7 +139,7 @@ func TestSecretsInEveryPlace(t *testing.T) {
 
 // page reads one of an instance's pages.
 func page(t *testing.T, at string) string {
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, at, http.NoBody)
 	require.NoError(t, err)

@@ -116,7 +116,7 @@ func TestSecretsStay(t *testing.T) {
 	}
 	logged := func(p *lab.Process, words string) {
 		t.Helper()
-		require.Eventually(t, func() bool { return strings.Contains(logOf(p), words) }, time.Minute, 20*time.Millisecond,
+		require.Eventually(t, func() bool { return strings.Contains(logOf(p), words) }, patience, 20*time.Millisecond,
 			"waiting for %q in the log of %s", words, p.ID)
 	}
 
@@ -138,7 +138,7 @@ func TestSecretsStay(t *testing.T) {
 		w.blocks(1)
 		require.Eventually(t, func() bool {
 			return f.Mode == faults.Chain || hit[0].Hits()+hit[1].Hits() > 0
-		}, 60*time.Second, 20*time.Millisecond, f)
+		}, patience, 20*time.Millisecond, f)
 		look(string(f.Mode), p)
 		for _, h := range hit {
 			h.Remove()
@@ -222,7 +222,7 @@ func TestSecretsStay(t *testing.T) {
 
 			p := w.run(fmt.Sprintf("x%d", i), 0, 1, c.env)
 			code := 0
-			ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
 			for done := false; !done; {
 				look(c.name, p)

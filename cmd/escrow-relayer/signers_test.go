@@ -74,5 +74,5 @@ func TestAKeyElsewhereSendsCommands(t *testing.T) {
 			taken.CommandID).Scan(&state))
 
 		return state == string(command.Done)
-	}, 2*time.Minute, 100*time.Millisecond)
+	}, patience, 100*time.Millisecond)
 }

@@ -87,7 +87,7 @@ func TestOutageLimitIsKeptWhenBytesAreSwallowed(t *testing.T) {
 		t.Cleanup(func() { _ = undo() })
 	}
 
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	for id := range proxies {
 		code, err := w.fleet[id].Wait(ctx)

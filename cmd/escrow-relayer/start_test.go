@@ -65,7 +65,7 @@ func TestWhatAStartSays(t *testing.T) {
 				}
 
 				return true
-			}, 60*time.Second, 50*time.Millisecond, "%v: %s", c.says, logReader{t, p})
+			}, patience, 50*time.Millisecond, "%v: %s", c.says, logReader{t, p})
 
 			log := readLog(t, p)
 			for _, words := range []string{
@@ -76,7 +76,7 @@ func TestWhatAStartSays(t *testing.T) {
 				require.Contains(t, log, words)
 			}
 
-			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			require.NoError(t, p.Stop(ctx), "a stop is not held up by what it waits for")
 		})

@@ -9,7 +9,6 @@ import (
 	"os"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	collector "go.opentelemetry.io/proto/otlp/collector/trace/v1"
@@ -67,7 +66,7 @@ func TestTraces(t *testing.T) {
 	w := newWorld(t, nil)
 	traces := newReceiver(t)
 	stop := func(id string) {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		defer cancel()
 		require.NoError(t, w.fleet[id].Stop(ctx))
 		log, err := os.ReadFile(w.fleet[id].LogFile)
