@@ -96,7 +96,11 @@ var (
 // itself and with the attributes. It ignores unknown names. The error wraps ErrMalformed or
 // ErrSchema.
 func Decode(body []byte, attributes map[string]string) (*Message, error) {
-	if v := attributes[AttrSchema]; v != Version {
+	switch v := attributes[AttrSchema]; v {
+	case Version:
+	case "":
+		return nil, fmt.Errorf("%w: attribute schema is missing, which each message of the relayer has", ErrMalformed)
+	default:
 		return nil, fmt.Errorf("%w: attribute schema is %q, this package knows %q; update it", ErrSchema, v, Version)
 	}
 

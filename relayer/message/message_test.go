@@ -288,6 +288,7 @@ func TestDecodeRefuses(t *testing.T) {
 		{name: "no such day", old: `"block_timestamp":"2026`, new: `"block_timestamp":"2026-02-30T00:00:00Z","was":"2026`,
 			want: "read block_timestamp"},
 		{name: "another schema", attribute: "schema", value: "2", want: "update it"},
+		{name: "no schema", attribute: "schema", want: "attribute schema is missing"},
 		{name: "another event_id", attribute: "event_id", value: "x", want: "attribute event_id"},
 		{name: "another event_type", attribute: "event_type", value: "Approved", want: "attribute event_type"},
 		{name: "another event_name", attribute: "event_name", value: "", want: "attribute event_name"},
@@ -320,10 +321,11 @@ func TestDecodeRefuses(t *testing.T) {
 				with[c.attribute] = c.value
 			}
 
-			refusals = append(refusals, refusal{c.name, changed, with, c.attribute == "schema"})
+			another := c.attribute == "schema" && c.value != ""
+			refusals = append(refusals, refusal{c.name, changed, with, another})
 			_, err := message.Decode([]byte(changed), with)
 			require.ErrorContains(t, err, c.want)
-			if c.attribute == "schema" {
+			if another {
 				require.ErrorIs(t, err, message.ErrSchema)
 			} else {
 				require.ErrorIs(t, err, message.ErrMalformed)
@@ -332,7 +334,7 @@ func TestDecodeRefuses(t *testing.T) {
 	}
 
 	_, err := message.Decode(nil, nil)
-	require.ErrorIs(t, err, message.ErrSchema)
+	require.ErrorIs(t, err, message.ErrMalformed)
 
 	// The decoders in other languages refuse the same.
 	shared, err := json.MarshalIndent(refusals, "", "")

@@ -92,6 +92,8 @@ def decode(body: bytes | str, attributes: Mapping[str, str]) -> Message:
     Names that this package does not know are ignored. Raises SchemaError or MalformedError.
     """
     schema = attributes.get("schema", "")
+    if not schema:
+        raise MalformedError("attribute schema is missing, which each message of the relayer has")
     if schema != VERSION:
         raise SchemaError(f"attribute schema is {schema!r:.100}, this package knows {VERSION!r}; update it")
     top = _parse(body)

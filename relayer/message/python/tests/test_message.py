@@ -3,7 +3,7 @@ import unittest
 from datetime import datetime, timezone
 from pathlib import Path
 
-from escrow_relayer import MalformedError, MessageError, SchemaError, decode
+from escrow_relayer import MalformedError, SchemaError, decode
 from escrow_relayer.message import ENVELOPE
 
 MESSAGE = Path(__file__).parents[2]
@@ -58,7 +58,7 @@ class Decode(unittest.TestCase):
                       body.replace(b'"log_index":12', b'"log_index":' + b"9" * 5000)):
             with self.assertRaises(MalformedError):
                 decode(other, attributes)
-        with self.assertRaises(MessageError):
+        with self.assertRaises(MalformedError):
             decode(body, {})
 
     def test_envelope_is_that_of_the_schema(self):

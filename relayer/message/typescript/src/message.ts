@@ -98,6 +98,9 @@ export function integer(m: Message, name: string): bigint {
  */
 export function decode(body: Uint8Array | string, attributes: { readonly [name: string]: string }): Message {
   const attribute = (name: string): string => (Object.hasOwn(attributes, name) && attributes[name]) || "";
+  if (!attribute("schema")) {
+    throw new MalformedError("attribute schema is missing, which each message of the relayer has");
+  }
   if (attribute("schema") !== VERSION) {
     throw new SchemaError(
       `attribute schema is ${show(attribute("schema"))}, this package knows "${VERSION}"; update it`);
