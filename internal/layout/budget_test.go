@@ -14,7 +14,7 @@ import (
 var budgets = map[string]int{
 	"product":  49_474, // Go outside of internal; the aim is 38,000
 	"internal": 21_874, // Go that serves tests, the demo and releases; the aim is 15,000
-	"Markdown": 4_135,  // the aim is 3,200
+	"Markdown": 4_133,  // the aim is 3,200
 }
 
 func TestLinesStayInTheBudget(t *testing.T) {

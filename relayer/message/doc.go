@@ -36,13 +36,9 @@
 //
 // # Traces
 //
-// A relayer with tracing switched on (OTEL_TRACES_EXPORTER) adds the attribute traceparent, a W3C
-// trace context: that of the span "send TOPIC" of this message, which belongs to the trace of the
-// blocks in which the event was read. The attribute googclient_traceparent has the same value for
-// Google's client libraries. Pass the attributes to OpenTelemetry's propagation.TraceContext as its
-// carrier (propagation.MapCarrier), and the consumer's spans join that trace. Use these attributes
-// for tracing only: they depend on the relayer's configuration, and differ when a message is
-// published again.
+// A relayer that traces adds the attributes traceparent (W3C; the span "send TOPIC" of this message) and
+// googclient_traceparent. Pass the attributes to propagation.TraceContext as its carrier (propagation.MapCarrier). Use
+// them for tracing only: they differ when a message is published again.
 //
 // # Decode
 //

@@ -1,6 +1,6 @@
 """Keep what each escrow holds, in wei, in the table balances: an example of a consumer that is right.
 
-It needs: pip install 'escrow-relayer[postgres]' google-cloud-pubsub
+It needs, in the repository: pip install './relayer/message/python[postgres]' 'psycopg[binary]' google-cloud-pubsub
 """
 
 import logging

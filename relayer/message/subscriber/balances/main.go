@@ -73,8 +73,7 @@ func receive(ctx context.Context, db *pgxpool.Pool, received *pubsub.Message) {
 	if err != nil {
 		slog.WarnContext(ctx, "message not applied", slog.String("event_id", received.Attributes[message.AttrEventID]),
 			slog.Any("err", err))
-		// It is redelivered, and finally goes to the dead-letter topic; with ordering, the escrow's
-		// later messages wait for it.
+		// It comes again, and in the end is a dead letter; with ordering, the escrow's later messages wait for it.
 		received.Nack()
 
 		return
