@@ -179,31 +179,30 @@ proctype Instance(byte me) {
 		if :: DEAD(1) -> owner[1] = me; left[1] = 0 :: else -> skip fi;
 		epoch[me]++; held = epoch[me]; cur[me] = low; low = 0; unserve()
 	   }
-	/* release: of slot 0 at once; of slot 1 when it is at rest and settled */
+	/* release: of slot 0 at once; of slot 1 when it is at rest: what it has acknowledged is settled, or marked, which is right under any right */
 	:: atomic { releases > 0 && alive[me] && held == epoch[me] && owner[0] == me && quiet == 0 ->
 		releases--; owner[0] = FREE; left[0] = cur[me]; epoch[me]++; held = epoch[me]; unserve()
 	   }
-	:: atomic { releases > 0 && alive[me] && serving && on && pe == held && quiet == 0 -> releases--; quiet = 1; unpage() }
-	:: atomic { quiet == 1 && fresh && fly == 0 && settling[me] == 0 ->
+	:: atomic { releases > 0 && alive[me] && held == epoch[me] && on && quiet == 0 -> releases--; quiet = 1; unpage() }
+	:: atomic { quiet == 1 && fly == 0 && settling[me] == 0 ->
 		if
-		:: INEPOCH(pe) && INGENERATION(pg) ->
-			if :: UPTO > sent -> sent = UPTO :: else -> skip fi;
+		:: fresh && INEPOCH(pe) && INGENERATION(pg) && UPTO > sent -> sent = UPTO
+		:: else -> skip
+		fi;
 #ifndef NO_MARK
-			i = sent + 1;
-			do
-			:: i <= TOP -> if :: acked & BIT(ev[i]) -> apart[i] = true :: else -> skip fi; i++
-			:: else -> break
-			od;
-			i = 0;
+		i = 1;
+		do
+		:: i <= TOP -> if :: acked & BIT(ev[i]) -> apart[i] = true :: else -> skip fi; i++
+		:: else -> break
+		od;
+		i = 0;
 #endif
-			SOUND;
-			quiet = 2
-		:: else -> quiet = 0; fresh = false; caught = false
-		fi
+		SOUND;
+		quiet = 2
 	   }
 	:: atomic { quiet == 2 ->
 		if
-		:: epoch[me] == pe -> owner[1] = FREE; left[1] = cur[me]; epoch[me]++; held = epoch[me]; unserve(); stop()
+		:: epoch[me] == held && owner[1] == me -> owner[1] = FREE; left[1] = cur[me]; epoch[me]++; held = epoch[me]; unserve(); stop()
 		:: else -> quiet = 0; fresh = false; caught = false
 		fi
 	   }
