@@ -63,7 +63,7 @@ func (l *loop) run(ctx, sending context.Context) error {
 func (l *loop) pause(now time.Time) time.Duration {
 	at := l.reader.rereadAt
 	next := []time.Time{l.lanes.retryAt(), l.reader.at(now), l.del.due(), l.rest.overdueAt(),
-		l.noting.due(l.log, &l.limits, l.deletionsAwaited())}
+		l.noting.due(l.log, &l.limits, len(l.rest.waiting) > 0)}
 	if l.lanes.blocked() > 0 && l.noting.again.After(now) {
 		next = append(next, l.noting.again)
 	}
@@ -98,8 +98,7 @@ func (l *loop) open() {
 // accept takes what was just committed, unless something older must be read first: then it is read with that, and so
 // are later offers.
 func (l *loop) accept(o outbox.Commit) {
-	if o.Right != l.right || !l.log.caughtUp || l.log.unowned || o.From > l.log.end ||
-		len(o.Log) > max(l.window.room(), 0) {
+	if o.Right != l.right || !l.log.caughtUp || o.From > l.log.end || len(o.Log) > l.window.room() {
 		l.log.miss()
 		l.reader.notTaken()
 
@@ -144,9 +143,9 @@ func (l *loop) applyOrder(o order) {
 
 // reread reads again what is to be published.
 func (l *loop) reread() {
-	l.log.unowned = l.shared.log != nil
-	l.log.caughtUp = l.log.caughtUp && !l.log.unowned
-	l.reader.rewind(0)
+	if l.reader.rewind(0); l.shared.log != nil {
+		l.log.disown()
+	}
 }
 
 // recover logs when a topic has recovered.

@@ -30,7 +30,7 @@ type places struct {
 	end      int64 // the next block of the cursor, as far as it is known what its commits have stored
 	caughtUp bool
 	missed   bool // an offer was left to be read since the reading in flight began
-	unowned  bool // what is noted is to be read: the slots, or the right to them, may have changed
+	unowned  bool // what is noted is to be read: see disown
 	crowded  bool // there is no room for the next page
 	acked    int  // since the last note
 }
@@ -68,7 +68,7 @@ func (p *places) entry(slot int16, e *contract.Event) (s *slotPlaces, i int, the
 func (p *places) enter(slot int16, e *contract.Event) bool {
 	s, at := p.slots[slot], e.Place()
 	if s == nil {
-		p.unowned = true
+		p.disown()
 		return false
 	}
 
@@ -209,6 +209,10 @@ func (p *places) leaveOut(s *slotPlaces, those func(*entry) bool) {
 	s.entries = slices.DeleteFunc(s.entries, func(e entry) bool { return those(&e) })
 	p.entries -= before - len(s.entries)
 }
+
+// disown has it read what is noted, since the slots, or the right to them, may have changed. Until then nothing of the
+// log is taken, and no place is noted.
+func (p *places) disown() { p.unowned, p.caughtUp = true, false }
 
 // owned sets the slots, with what the database has of them. The log is read anew from the lowest place.
 func (p *places) owned(sent map[int16]contract.Place) {

@@ -39,7 +39,7 @@ type loop struct {
 // newLoop returns the loop of a publisher, with the handover of the tenure before it.
 func newLoop(s *shared) *loop {
 	l := &loop{
-		shared: s, log: &places{slots: map[int16]*slotPlaces{}, caughtUp: true, unowned: s.log != nil},
+		shared: s, log: &places{slots: map[int16]*slotPlaces{}, caughtUp: s.log == nil, unowned: s.log != nil},
 		noting: newNoting(time.Now()), rest: newRest(), reader: newReader(&s.limits, s.cfg.Jitter, time.Now()),
 		answered: make(chan *request, outbox.Topics*s.limits.requests),
 		read:     make(chan readResult, 1),
@@ -100,13 +100,10 @@ func (l *loop) done(s outbox.Sent) {
 	l.del.add(s)
 }
 
-// deletionsAwaited reports whether an order waits for deletions.
-func (l *loop) deletionsAwaited() bool { return len(l.rest.waiting) > 0 }
-
 // readOn begins the next reading, if there are rows to read and room for them.
 func (l *loop) readOn(ctx context.Context, now time.Time) {
-	if l.reader.refresh(now, l.lanes.saturated()) && l.log.caughtUp {
-		l.log.unowned = l.shared.log != nil
+	if l.reader.refresh(now, l.lanes.saturated()) && l.log.caughtUp && l.shared.log != nil {
+		l.log.disown()
 	}
 
 	room := l.window.room()

@@ -569,3 +569,36 @@ func TestPageDoesNotBringWhatWasSetApartMeanwhile(t *testing.T) {
 		s.once(t, numbers)
 	})
 }
+
+// In a backlog the places of slots without events move along: what counts the messages that wait begins at the lowest.
+func TestIdleSlotsAdvanceInABacklog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, cfg := script(false)
+		for range 400 {
+			s.block(1, 1, 2)
+		}
+
+		s.commit(400)
+		_, end := s.start(t, cfg)
+		places := func() (lowest, highest uint64) {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			lowest = s.sent[1].Block
+			for slot := range int16(slotsInBubble) {
+				lowest, highest = min(lowest, s.sent[slot].Block), max(highest, s.sent[slot].Block)
+			}
+
+			return lowest, highest
+		}
+		moved := false
+		for range 2000 {
+			let(10 * time.Millisecond)
+			lowest, highest := places()
+			moved = moved || highest > 100 && highest < 399
+			require.LessOrEqual(t, highest-lowest, uint64(40), "the lowest is in block %d", lowest)
+		}
+
+		require.True(t, moved)
+		end()
+	})
+}

@@ -71,16 +71,17 @@ func later(a, b time.Time) time.Time {
 
 // note begins a note that is due, concurrently with the loop.
 func (l *loop) note(ctx context.Context, now time.Time) {
-	if at := l.noting.due(l.log, &l.limits, l.deletionsAwaited()); !at.IsZero() && !at.After(now) {
+	if at := l.noting.due(l.log, &l.limits, len(l.rest.waiting) > 0); !at.IsZero() && !at.After(now) {
 		l.beginNote(ctx, now)
 	}
 }
 
-// beginNote notes what is sent. It has nothing to write for slots at rest that are read no further.
+// beginNote notes what is sent: of slots without events too, now and then, and always in a backlog. What is read after
+// a restart, and what counts the messages that wait, begins at the lowest place.
 func (l *loop) beginNote(ctx context.Context, now time.Time) {
-	all := l.log.caughtUp && now.Sub(l.noting.all) >= l.limits.rereadEvery
+	all := !l.log.caughtUp || now.Sub(l.noting.all) >= l.limits.rereadEvery
 	n := &note{}
-	if n.sent, n.beyond = l.log.note(l.rest.isQuiet, all); all {
+	if n.sent, n.beyond = l.log.note(l.rest.isQuiet, all); all && l.log.caughtUp {
 		l.noting.all = now
 	}
 
@@ -122,7 +123,7 @@ func (l *loop) endNote(ctx context.Context, n *note) {
 
 	switch {
 	case errors.Is(n.err, outbox.ErrMoved): // until the watch has read its position, and says so
-		l.log.unowned = true
+		l.log.disown()
 	case n.err != nil:
 		l.noting.fails++
 		l.noting.pause = time.Now().Add(backoff(minDeletePause, maxDeletePause, l.noting.fails, l.cfg.Jitter()))
