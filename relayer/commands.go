@@ -205,7 +205,7 @@ func (c *commands) serve(ctx context.Context, r *Relayer) error {
 func (c *commands) work(ctx context.Context, t *tenure) error {
 	g, ctx := errgroup.WithContext(ctx)
 	if len(c.signers) > 0 {
-		g.Go(func() error { return send.Own(ctx, t.session, c.configs(t), t.component("sender")) })
+		g.Go(func() error { return send.Own(ctx, t.session, c.configs(t)) })
 	}
 
 	if c.senders != nil {

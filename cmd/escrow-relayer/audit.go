@@ -189,8 +189,7 @@ func (a *audit) events(ctx context.Context) (int, error) {
 // senders compares every transaction of the senders of commands, and returns how many differ.
 func (a *audit) senders(ctx context.Context) (int, error) {
 	count := map[string]int{}
-	done, err := send.Audit(ctx, send.AuditConfig{DB: a.db.Pool, ChainID: a.cfg.ChainID,
-		Chain: send.NewNodes(a.src)}, func(f send.Finding) error {
+	done, err := send.Audit(ctx, a.db.Pool, a.cfg.ChainID, send.NewNodes(a.src), func(f send.Finding) error {
 		count[f.Kind]++
 		return a.print(f, "%-10s sender %s nonce %d command %s: %s\n", f.Kind, f.Sender, f.Nonce, f.Command, f.Why)
 	})

@@ -43,7 +43,7 @@ var Breakages = []Breakage{
 		Name: "broadcast-first", What: "broadcasts before it records the attempt",
 		Says: "C2: broadcast before it was recorded", file: "relayer/command/send/admit.go",
 		old: "\tstored, err := r.store.launch(",
-		new: "\tif err := r.broadcast(ctx, fresh); err != nil {\n\t\treturn err\n\t}\n\n\tstored, err := r.store.launch(",
+		new: "\tr.broadcast(ctx, fresh)\n\tstored, err := r.store.launch(",
 	},
 	{
 		Name: "early-answer", What: "answers before finality",

@@ -38,33 +38,27 @@ type Audited struct {
 	Senders, Nonces, Commands int
 }
 
-// AuditConfig names what an audit compares. All fields are required.
-type AuditConfig struct {
-	DB      *pgxpool.Pool
-	ChainID int64
-	Chain   Chain
-}
-
 // auditPage is how many nonces are compared at once.
 const auditPage = 200
 
 // Audit compares, for each sender, every nonce since its first one with what was signed and answered
 // for it, up to the newest final block, and changes nothing. An account has one transaction per
 // nonce, so these are all its transactions. An error means that it could not be known.
-func Audit(ctx context.Context, cfg AuditConfig, each func(Finding) error) (done Audited, err error) {
-	view := cfg.Chain.View()
+func Audit(ctx context.Context, db *pgxpool.Pool, chainID int64, chain Chain,
+	each func(Finding) error) (done Audited, err error) {
+	view := chain.View()
 	if !view.Ready {
 		return done, fmt.Errorf("audit the senders: the chain cannot be read yet")
 	}
 
-	senders, err := collect(ctx, cfg.DB, "the senders", pgx.RowToStructByName[auditedSender], selectAuditedSenders,
-		pgx.StrictNamedArgs{"chain": cfg.ChainID})
+	senders, err := collect(ctx, db, "the senders", pgx.RowToStructByName[auditedSender], selectAuditedSenders,
+		pgx.StrictNamedArgs{"chain": chainID})
 	if err != nil {
 		return done, err
 	}
 
 	for _, s := range senders {
-		look, err := cfg.Chain.Look(ctx, s.Address, view.Target, true)
+		look, err := chain.Look(ctx, s.Address, view.Target, true)
 		if err != nil {
 			return done, err
 		}
@@ -74,7 +68,7 @@ func Audit(ctx context.Context, cfg AuditConfig, each func(Finding) error) (done
 				s.Address, view.Target)
 		}
 
-		a := auditor{cfg: cfg, sender: s, target: Block{Number: view.Target}, each: each}
+		a := auditor{db: db, chainID: chainID, chain: chain, sender: s, target: Block{Number: view.Target}, each: each}
 		for from := s.First; from < max(look.Final, s.Next); from += auditPage {
 			if err := a.page(ctx, from, min(from+auditPage, max(look.Final, s.Next)), look.Final); err != nil {
 				return done, err
@@ -103,7 +97,9 @@ const selectAuditedSenders = `
 
 // auditor compares one sender.
 type auditor struct {
-	cfg      AuditConfig
+	db       *pgxpool.Pool
+	chainID  int64
+	chain    Chain
 	sender   auditedSender
 	target   Block
 	each     func(Finding) error
@@ -135,7 +131,7 @@ func (a *auditor) page(ctx context.Context, from, to, final uint64) error {
 		byNonce[c.Nonce], flights[i] = c, &c.flight
 	}
 
-	receipts, err := receiptsOf(ctx, a.cfg.Chain, a.target, flights)
+	receipts, err := receiptsOf(ctx, a.chain, a.target, flights)
 	if err != nil {
 		return err
 	}
@@ -204,7 +200,7 @@ func (a *auditor) compare(c *audited, want ending) (kind, why string) {
 // unknown says what is wrong with a nonce that is used in a final block, by none of the transactions whose receipts
 // the endpoints have.
 func (a *auditor) unknown(ctx context.Context, c *audited, nonce uint64) (kind, why string, err error) {
-	found, err := a.cfg.Chain.Find(ctx, a.sender.Address, nonce, 0, a.target)
+	found, err := a.chain.Find(ctx, a.sender.Address, nonce, 0, a.target)
 	if err != nil {
 		return "", "", err
 	}
@@ -248,9 +244,9 @@ const selectAudited = `
 	 order by nonce`
 
 func (a *auditor) stored(ctx context.Context, from, to uint64) ([]*audited, error) {
-	all, err := collect(ctx, a.cfg.DB, "the commands of sender "+a.sender.Address.Hex(),
+	all, err := collect(ctx, a.db, "the commands of sender "+a.sender.Address.Hex(),
 		pgx.RowToAddrOfStructByNameLax[audited], selectAudited, pgx.StrictNamedArgs{
-			"chain": a.cfg.ChainID, "sender": registry.Text(a.sender.Address), "from": from, "to": to})
+			"chain": a.chainID, "sender": registry.Text(a.sender.Address), "from": from, "to": to})
 	for _, c := range all {
 		for i, hash := range c.Hashes {
 			c.Attempts = append(c.Attempts, attempt{Number: i + 1, Purpose: c.Purposes[i], Hash: common.HexToHash(hash)})

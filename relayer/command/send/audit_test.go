@@ -17,8 +17,7 @@ func (w *world) audit() (map[uint64]string, send.Audited) {
 	w.t.Helper()
 	found := map[uint64]string{}
 	w.findings = map[uint64]send.Finding{}
-	done, err := send.Audit(w.t.Context(), send.AuditConfig{DB: w.db, ChainID: w.node.ChainID().Int64(),
-		Chain: w.nodes}, func(f send.Finding) error {
+	done, err := send.Audit(w.t.Context(), w.db, w.node.ChainID().Int64(), w.nodes, func(f send.Finding) error {
 		found[f.Nonce], w.findings[f.Nonce] = f.Kind, f
 		return nil
 	})

@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
-	"time"
 
 	"github.com/ethereum/go-ethereum/common"
 
@@ -16,24 +15,11 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/command"
 )
 
-// sight is what the newest looks at the chain have shown. looked, lookedAt, seen, target and generation are of the
-// newest look at everything and change together; with a new block seen.Latest and head may change alone.
-type sight struct {
-	looked     View      // not Ready: there was no look yet
-	lookedAt   time.Time // by the database's clock
-	seen       Look
-	target     Block // on the ledger's branch: what answers rest on
-	generation int64 // of the ledger, as of the target
-	head       uint64
-	// The newest head at which the nonce of the oldest command under way was not used: below, it cannot be final.
-	unused struct{ nonce, head uint64 }
-}
-
-// latest notes the nonce after a head.
-func (v *sight) latest(nonce, head uint64, flights []*flight) {
-	v.seen.Latest, v.head = nonce, head
-	if len(flights) > 0 && flights[0].Nonce >= nonce {
-		v.unused.nonce, v.unused.head = flights[0].Nonce, head
+// latest notes the nonce after the newest head.
+func (r *round) latest(nonce uint64) {
+	r.seen.Latest, r.head = nonce, r.view.Head
+	if len(r.flights) > 0 && r.flights[0].Nonce >= nonce {
+		r.unused.nonce, r.unused.head = r.flights[0].Nonce, r.head
 	}
 }
 
@@ -74,7 +60,7 @@ func (r *round) observe(ctx context.Context) (err error) {
 	if !r.wantsLook() && len(r.flights) > 0 && r.view.Head != r.head {
 		var nonce uint64
 		if nonce, err = r.cfg.Chain.Latest(ctx, r.address, r.seen.Latest, r.account.target()); err == nil {
-			r.latest(nonce, r.view.Head, r.flights)
+			r.latest(nonce)
 		}
 	}
 
@@ -133,7 +119,7 @@ func (r *round) look(ctx context.Context) error {
 		return err
 	}
 
-	r.latest(look.Latest, r.view.Head, r.flights)
+	r.latest(look.Latest)
 	if !everyone {
 		look.Delegated = r.seen.Delegated // is asked for with everyone
 	}

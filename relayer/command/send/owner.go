@@ -34,7 +34,7 @@ const (
 // Own contends for each sender, and works as its owner while it has the lock, until ctx ends (nil) or the session is
 // lost. A sender stays with its owner until that one stops or is lost. The lock, and the epoch that its holder takes,
 // decide which instance may sign.
-func Own(ctx context.Context, session Session, configs []Config, log *slog.Logger) error {
+func Own(ctx context.Context, session Session, configs []Config) error {
 	var owned atomic.Int64
 	all := make([]*contender, len(configs))
 	for i, cfg := range configs {
@@ -44,8 +44,8 @@ func Own(ctx context.Context, session Session, configs []Config, log *slog.Logge
 			return err
 		}
 
-		all[i] = &contender{session: session, sender: sender, log: log, owned: &owned,
-			wake: make(chan struct{}, 1), free: make(chan struct{}, 1)}
+		all[i] = &contender{session: session, sender: sender, owned: &owned, wake: make(chan struct{}, 1),
+			free: make(chan struct{}, 1)}
 	}
 
 	g, ctx := errgroup.WithContext(ctx)
@@ -84,7 +84,6 @@ func poke(c chan<- struct{}) {
 type contender struct {
 	session Session
 	sender  *Sender
-	log     *slog.Logger
 	owned   *atomic.Int64 // senders that this instance has
 	wake    chan struct{} // capacity 1: commands may have come
 	free    chan struct{} // capacity 1: another instance has given senders back
@@ -104,7 +103,7 @@ func (c *contender) run(ctx context.Context) error {
 		case <-c.free:
 		}
 
-		switch taken, err := election.Try(ctx, c.session, lock, c.log, c.serve); {
+		switch taken, err := election.Try(ctx, c.session, lock, c.sender.log, c.serve); {
 		case ctx.Err() != nil && taken:
 			c.announce(ctx)
 		case ctx.Err() == nil && err != nil:
@@ -132,7 +131,6 @@ func (c *contender) serve(ctx context.Context) {
 	gauge.Set(1)
 	defer func() { c.owned.Add(-1); gauge.Set(0) }()
 	if err := c.sender.Run(ctx, c.wake); err != nil && ctx.Err() == nil {
-		c.log.WarnContext(ctx, "sender given up", slog.String("sender", registry.Text(c.sender.address)),
-			slog.Any("err", err))
+		c.sender.log.WarnContext(ctx, "sender given up", slog.Any("err", err))
 	}
 }

@@ -3,7 +3,6 @@ package send_test
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"maps"
 	"math/big"
 	"testing"
@@ -41,7 +40,7 @@ func (w *world) instance(id string, senders []testchain.Account) (stop, lost fun
 
 	// When the session is lost, so is the right to own anything: then Own returns an error.
 	work := w.run(func(ctx context.Context) error {
-		_ = send.Own(ctx, session, configs, slog.New(slog.NewTextHandler(w.t.Output(), nil)))
+		_ = send.Own(ctx, session, configs)
 		return nil
 	})
 

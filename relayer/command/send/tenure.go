@@ -53,7 +53,18 @@ func (s *Sender) budget(own *big.Int) *big.Int {
 // works in rounds, each of which begins with what the database and the chain say. One goroutine has all of it.
 type tenure struct {
 	shared
-	sight
+
+	// What the newest looks at the chain have shown. The first five are of the newest look at everything and change
+	// together; with a new block seen.Latest and head may change alone.
+	looked     View      // not Ready: there was no look yet
+	lookedAt   time.Time // by the database's clock
+	seen       Look
+	target     Block // on the ledger's branch: what answers rest on
+	generation int64 // of the ledger, as of the target
+	head       uint64
+	// The newest head at which the nonce of the oldest command under way was not used: below, it cannot be final.
+	unused struct{ nonce, head uint64 }
+
 	history []mined                   // ascending; the first is that of the target, if there was a look by then
 	missing map[uint64]int            // nonces that are final, with no receipt of what was signed: at how many looks
 	unnamed []ending                  // what the newest look has shown with an event that the ledger has still to store
