@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -61,7 +62,9 @@ func testConsumer(t *testing.T, dir, program string, args ...string) {
 	w.blocks(6)
 	w.equal(c)
 	require.NotEmpty(t, w.Retracted.Messages())
-	code, text := w.operator(nil, "replay", "--from", "1", "--to", "1000")
+	head, err := w.Head(t.Context())
+	require.NoError(t, err)
+	code, text := w.operator(nil, "replay", "--from", "1", "--to", strconv.FormatUint(head, 10))
 	require.Zero(t, code, text)
 	require.True(t, w.soon(func() bool {
 		again := map[string]bool{}
