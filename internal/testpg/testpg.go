@@ -78,6 +78,7 @@ func Open(t testing.TB, url string) *pgxpool.Pool {
 	pool, err := pgxpool.New(t.Context(), url)
 	require.NoError(t, err)
 	t.Cleanup(pool.Close)
+	require.NoError(t, pool.Ping(t.Context())) // what bounds a statement does not bound a first connection
 
 	return pool
 }

@@ -12,14 +12,11 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 )
 
 const (
 	// defaultLimit and maxLimit are rows of one page of a list.
 	defaultLimit, maxLimit = 100, 1000
-	// queryTimeout bounds one request's use of the database.
-	queryTimeout = 5 * time.Second
 	// queries bounds the requests that use the database at once: people must not take the
 	// connections that commits need.
 	queries = 3

@@ -17,11 +17,13 @@ const (
 	// idleEvery is how often the database is read without viewers: often enough for the plots of
 	// the outbox.
 	idleEvery = 30 * time.Second
-	// readWithin bounds one reading, and so the time a page waits for a silent database.
-	readWithin = 2 * time.Second
 	// lastEvents are shown on the page; kindsOver is how many of the newest events are counted by type.
 	lastEvents, kindsOver = 12, 2000
 )
+
+// readWithin bounds one reading of the fleet, and so the time a page waits for a silent database, and queryTimeout one
+// request's use of the database. Tests wait longer.
+var readWithin, queryTimeout = 2 * time.Second, 5 * time.Second
 
 // news is the page's data from the database.
 type news struct {

@@ -26,6 +26,8 @@ const (
 	testHead  = 7_654_321
 )
 
+func init() { readWithin, queryTimeout = 3*time.Minute, 3*time.Minute } // the machine may be busy
+
 func TestMain(m *testing.M) {
 	// It starts when the package is loaded, which the Cloud SQL connector imports.
 	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("go.opencensus.io/stats/view.(*worker).start"))

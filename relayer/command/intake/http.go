@@ -20,8 +20,7 @@ import (
 
 // Bounds of the HTTP interface.
 const (
-	maxAtOnce   = 256 // requests of each method that need the database; more are told to come back
-	takeTimeout = 20 * time.Second
+	maxAtOnce = 256 // requests of each method that need the database; more are told to come back
 
 	// smallBody is what a body may hold without a place: a command with the longest texts has 3 KiB.
 	smallBody = 8 << 10

@@ -240,11 +240,11 @@ type batch struct {
 	done       chan error // capacity 1
 }
 
-// Storing a batch takes storeTimeout at most, and finishWithin at most once Run is to end.
-const (
-	storeTimeout = 15 * time.Second
-	finishWithin = 2 * time.Second
-)
+// A request takes takeTimeout at most, but in tests. Storing a batch takes storeTimeout at most, and finishWithin
+// at most once Run is to end.
+var takeTimeout, storeTimeout = 20 * time.Second, 15 * time.Second
+
+const finishWithin = 2 * time.Second
 
 // maxBatch is how many commands one transaction stores at most.
 const maxBatch = 500
