@@ -152,6 +152,31 @@ func (s *Sim) close() (err error) {
 // reorganisation reaches them any more: the chain would never get another block then.
 func (s *Sim) sealed() { rawdb.WriteFinalizedBlockHash(s.eth.ChainDb(), common.Hash{}) }
 
+// thaw brings back what the freezer has moved all the same: it may look between a block and sealed.
+func (s *Sim) thaw() error {
+	db := s.eth.ChainDb()
+	frozen, err := db.Ancients()
+	if err != nil || frozen <= 1 { // the genesis block always is
+		return err
+	}
+
+	back := db.NewBatch()
+	for n := uint64(1); n < frozen; n++ {
+		hash := rawdb.ReadCanonicalHash(db, n)
+		rawdb.WriteBlock(back, rawdb.ReadBlock(db, hash, n))
+		rawdb.WriteRawReceipts(back, hash, n, rawdb.ReadReceiptsRLP(db, hash, n))
+		rawdb.WriteCanonicalHash(back, hash, n)
+	}
+
+	if err := back.Write(); err != nil {
+		return err
+	}
+
+	_, err = db.TruncateHead(1)
+
+	return err
+}
+
 // HTTP is its URL for requests.
 func (s *Sim) HTTP() string { return "http://" + s.url }
 
@@ -471,6 +496,10 @@ func (s *Sim) fork(ctx context.Context, depth int) ([][]hexutil.Bytes, error) {
 
 	for i, raw := range blocks {
 		blocks[i] = slices.DeleteFunc(raw, func(r hexutil.Bytes) bool { return sender(r) == s.stranger.Address })
+	}
+
+	if err := s.thaw(); err != nil {
+		return nil, fmt.Errorf("bring back the blocks that are frozen: %w", err)
 	}
 
 	at := s.head() - uint64(depth)
