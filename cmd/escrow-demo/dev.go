@@ -21,10 +21,12 @@ func devCommand(bin *string) *cobra.Command {
 What is not named is brought along: a chain with the contracts and traffic on them, a Postgres, a Pub/Sub server. Their
 contents are gone at the end. No Docker and no cloud account are needed.
 
-  escrow-demo dev                                                        everything is brought along
-  escrow-demo dev --rpc http://127.0.0.1:8545 --deploy                   on your node (anvil, geth --dev, hardhat)
-  escrow-demo dev --rpc URL --factory 0x… --start-block N --database URL your contracts, your Postgres
+  make dev                                                                everything is brought along
+  make dev ARGS="--rpc http://127.0.0.1:8545 --deploy"                    your node (anvil, geth --dev, hardhat)
+  make dev ARGS="--rpc URL --factory 0x… --start-block N --database URL"  your contracts, your Postgres
 
+The relayer gets your environment too: FACTORY_ABI, ESCROW_ABI and EVENT_ALIASES for contracts of others; EVENT_NAMES
+with OTHER_EVENTS_TOPIC_ID=settlement.other.v1, which has a subscription settlement.other.v1.consumer.
 --deploy sends the factory from the first account that the node holds the key of (eth_accounts).
 Ctrl-C ends everything that was started. Exit codes: 0 ended by Ctrl-C; 2 it could not run.`,
 		Args: cobra.NoArgs,

@@ -13,9 +13,10 @@ import (
 	"github.com/fusion-prime/escrow-relayer/internal/testpubsub"
 )
 
-// A consumer is developed with messages that it has to refuse, too.
+// A consumer is developed with messages that it has to refuse, and with events that are published on request.
 func TestDevGoesOnAfterPoison(t *testing.T) {
-	t.Parallel()
+	t.Setenv("EVENT_NAMES", "EscrowCreated")
+	t.Setenv("OTHER_EVENTS_TOPIC_ID", "settlement.other.v1")
 	var reserved [2]*port.Reserved
 	for i := range reserved {
 		var err error
@@ -32,18 +33,26 @@ func TestDevGoesOnAfterPoison(t *testing.T) {
 	client, err := pubsub.NewClient(t.Context(), "local", testpubsub.ClientOptions(reserved[0].Addr())...)
 	require.NoError(t, err)
 	defer client.Close()
-	for topic, told := range map[string]string{
-		"settlement.events.v1": `{"event_id":"0xpoison:1"}`, "settlement.dead.v1": "dead letter: 0xpoison:1",
+	for _, c := range []struct {
+		topic, told string
+		attributes  map[string]string
+	}{
+		{"settlement.events.v1", `{"event_id":"0xpoison:1"}`, nil},
+		{"settlement.dead.v1", "dead letter: EscrowReleased 0xpoison:1, refused 5 times by x",
+			map[string]string{"event_id": "0xpoison:1", "event_type": "EscrowReleased",
+				"CloudPubSubDeadLetterSourceDeliveryCount": "5", "CloudPubSubDeadLetterSourceSubscription": "x"}},
+		{"settlement.dead.v1", `dead letter: unknown "{\"event_id\": \"0xpoison:1\"}", refused`, nil},
 	} {
-		p := client.Publisher(topic)
+		p := client.Publisher(c.topic)
 		_, err := p.Publish(t.Context(), &pubsub.Message{Data: []byte(`{"event_id": "0xpoison:1"}`),
-			Attributes: map[string]string{"event_id": "0xpoison:1"}}).Get(t.Context())
+			Attributes: c.attributes}).Get(t.Context())
 		require.NoError(t, err)
-		d.until(told)
+		d.until(c.told)
 		p.Stop()
 	}
 
 	d.until(`"event_type":"EscrowDeployed"`)
+	d.until(`"event_type":"EscrowCreated"`)
 	require.NoError(t, d.cmd.Process.Signal(os.Interrupt))
 	require.Zero(t, d.end(url), d.said.String())
 }

@@ -48,6 +48,7 @@ const (
 	devProject     = "local"
 	devEvents      = "settlement.events.v1"
 	devRetractions = "settlement.retractions.v1"
+	devOther       = "settlement.other.v1"
 	devDead        = "settlement.dead.v1"
 )
 
@@ -221,8 +222,7 @@ func (d *dev) openDatabase(ctx context.Context) error {
 	return nil
 }
 
-// devSubscription is a consumer's to a topic, as the documents create it, but that a refused message comes again
-// within seconds. What comes from the dead-letter topic stays until it is acknowledged.
+// devSubscription is as the documents create it, but that a refused message comes again within seconds.
 func devSubscription(topic string) *pubsubpb.Subscription {
 	s := &pubsubpb.Subscription{
 		Name: testpubsub.SubscriptionName(devProject, topic+".consumer"), Topic: testpubsub.TopicName(devProject, topic),
@@ -245,7 +245,7 @@ func (d *dev) openPubSub(ctx context.Context) (err error) {
 	}
 
 	d.closers = append(d.closers, d.pubsub.Stop)
-	for _, topic := range []string{devDead, devEvents, devRetractions} {
+	for _, topic := range []string{devDead, devEvents, devRetractions, devOther} {
 		if err := testpubsub.CreateTopic(ctx, d.pubsub.Addr(), devProject, topic); err != nil {
 			return err
 		}
@@ -306,13 +306,12 @@ func (d *dev) run(ctx context.Context) (err error) {
 
 // lastLines of a relayer's log, where it says why it ended.
 func lastLines(log string) string {
-	const most = 3000 // bytes
 	text, err := os.ReadFile(log)
 	if err != nil {
 		return err.Error()
 	}
 
-	return string(text[max(0, len(text)-most):])
+	return string(text[max(0, len(text)-3000):])
 }
 
 func chainID(ctx context.Context, url string) (string, error) {
@@ -339,12 +338,11 @@ func (d *dev) introduce(page, chain, log string) {
 	}
 
 	d.say("  export EVENTS_SUBSCRIPTION=%s.consumer RETRACTIONS_SUBSCRIPTION=%s.consumer", devEvents, devRetractions)
-	d.say("\nWhat it refuses five times is told here, and goes to %s.consumer: run it with both set to that\n"+
-		"once it is repaired.", devDead)
+	d.say("\nA message that it refuses five times is a dead letter: it is told here, and lies in\n%s.consumer. "+
+		"Once the consumer is repaired, start it with both subscriptions set to that one.", devDead)
 	if d.sim != nil {
 		a := d.sim.Accounts()[9]
-		key := crypto.FromECDSA(a.Key)
-		d.say("An account with ether, for transactions of your own: %s, key %#x", a.Address, key)
+		d.say("An account with ether, for your own transactions: %s, key %#x", a.Address, crypto.FromECDSA(a.Key))
 	}
 
 	d.say("Each message that is published follows, a line of JSON. Ctrl-C ends it.\n")

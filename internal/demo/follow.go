@@ -2,6 +2,7 @@ package demo
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -37,8 +38,9 @@ func (d *dev) follow(ctx context.Context, p *lab.Process, log string) error {
 
 			for _, m := range published.Drain() {
 				if m.Topic == testpubsub.TopicName(devProject, devDead) {
-					d.say("dead letter: %s of %s, refused %s times by %s", m.Attributes[message.AttrEventID],
-						m.Attributes[message.AttrEventType], m.Attributes["CloudPubSubDeadLetterSourceDeliveryCount"],
+					d.say("dead letter: %s %s, refused %s times by %s", cmp.Or(m.Attributes[message.AttrEventType], "unknown"),
+						cmp.Or(m.Attributes[message.AttrEventID], fmt.Sprintf("%.60q", m.Data)),
+						m.Attributes["CloudPubSubDeadLetterSourceDeliveryCount"],
 						m.Attributes["CloudPubSubDeadLetterSourceSubscription"])
 
 					continue

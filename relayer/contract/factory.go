@@ -68,7 +68,7 @@ func (a *ABI) CheckFactory(ctx context.Context, chain Caller, address common.Add
 				ErrUnknownProxy, at)
 		default:
 			return fmt.Errorf("%w: the code at %s does not contain the event EscrowDeployed, so it can never announce an escrow; "+
-				"name the EscrowFactory, or its ABI in FACTORY_ABI", ErrNotFactory, at)
+				"name the EscrowFactory, or for one of others its ABI in FACTORY_ABI and its event in EVENT_ALIASES", ErrNotFactory, at)
 		}
 	}
 

@@ -1,6 +1,5 @@
-// Command balances keeps what each escrow holds, in wei, in the table balances. It is an example of
-// a consumer that is correct in any order, with any duplicates, and whenever it is killed; README.md of package
-// message explains it.
+// Command balances keeps in the table balances what each escrow holds, in wei: a consumer that is right in any
+// order, with any duplicates, and whenever it is killed. README.md of package message explains it.
 package main
 
 import (
