@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -544,6 +545,7 @@ func TestPageDoesNotBringWhatWasSetApartMeanwhile(t *testing.T) {
 		p, end := s.start(t, cfg)
 		let(time.Second)
 		deleting := make(chan struct{})
+		makeRoom := sync.OnceFunc(func() { close(deleting) })
 		set(s, &s.deletes, func() { <-deleting })
 		s.noNotes.Store(true)
 		var numbers []int64
@@ -559,7 +561,7 @@ func TestPageDoesNotBringWhatWasSetApartMeanwhile(t *testing.T) {
 		let(time.Second) // all is acknowledged, and the window is full of what is not noted
 		set(s, &s.sents, func(context.Context) { s.noNotes.Store(false) })
 		set(s, &s.apart, func() {
-			close(deleting) // makes room for a page
+			makeRoom() // for a page
 			let(300 * time.Millisecond)
 		})
 		set(s, &s.logged, func() { let(time.Second) })
