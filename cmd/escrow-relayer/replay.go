@@ -28,11 +28,11 @@ func replayCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "replay (--from BLOCK [--to BLOCK] | --escrow ADDRESS | --event ID)",
 		Short: "Publish stored events once more, marked by the attribute replay=true",
-		Long: `Publish stored events once more. Every consumer of the topic receives them, with the event_id they had and the attribute replay=true.
+		Long: `Publish stored events once more. Every consumer of the topic receives them, with their event_id and replay=true.
 
-A range of blocks is widened to the whole history of every escrow that has an event in it, since a consumer can rebuild an escrow only from its first
-event on; --single-events leaves it as it is. The owner of each escrow's slot publishes
-what is requested with its next commit, within seconds, or when one runs again. Configuration as for run.`,
+A range of blocks is widened to the whole history of every escrow that has an event in it, since a consumer can rebuild
+an escrow only from its first event on; --single-events leaves it as it is. The fleet publishes what is requested within
+seconds, or when an instance runs again. Configuration as for run.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			f.ranged = cmd.Flags().Changed("from")
 			s, err := f.selection()
