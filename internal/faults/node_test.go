@@ -355,7 +355,7 @@ func TestWebSocket(t *testing.T) {
 	defer c.Close()
 	say := func(body string) { require.NoError(t, c.WriteMessage(websocket.TextMessage, []byte(body))) }
 	hear := func() string {
-		require.NoError(t, c.SetReadDeadline(time.Now().Add(10*time.Second)))
+		require.NoError(t, c.SetReadDeadline(time.Now().Add(time.Minute)))
 		_, b, err := c.ReadMessage()
 		require.NoError(t, err)
 
@@ -408,7 +408,7 @@ func TestWebSocket(t *testing.T) {
 	})
 	say(idQuestion)
 	require.Eventually(t, func() bool { return i.Hits() > 0 }, time.Minute, time.Millisecond)
-	require.NoError(t, c.WriteControl(websocket.PingMessage, []byte("there?"), time.Now().Add(10*time.Second)))
+	require.NoError(t, c.WriteControl(websocket.PingMessage, []byte("there?"), time.Now().Add(time.Minute)))
 	read := make(chan string, 1)
 	go func() {
 		_, b, _ := c.ReadMessage()

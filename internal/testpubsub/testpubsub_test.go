@@ -92,7 +92,7 @@ func byKey(messages []testpubsub.Message) map[string][]string {
 }
 
 func within(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	t.Cleanup(cancel)
 	return ctx
 }

@@ -104,7 +104,7 @@ func TestErrorsNameTheVariableAndNoSecret(t *testing.T) {
 	t.Setenv("GOOGLE_APPLICATION_CREDENTIALS", "/nowhere/credentials.json")
 	c := settings("postgres://u:s3cret@h/d")
 	c.CloudSQLInstance, c.CloudSQLIAM = "project:region:instance", true
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	_, err := Open(ctx, c)
 	require.ErrorContains(t, err, "CLOUDSQL_INSTANCE=project:region:instance")

@@ -32,7 +32,7 @@ func TestFrozenCommitHoldsUpNobody(t *testing.T) {
 	w := setup(t)
 	end := w.frozenCommit()
 	defer end()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second) // it would wait for ever
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute) // it would wait for ever
 	defer cancel()
 	for n := int64(1); n < 4; n++ {
 		to := w.slots.To(n+1, blockHash(0, n))

@@ -37,7 +37,7 @@ func TestSocketOfAGateway(t *testing.T) {
 		`{"message":"Internal server error","connectionId":"a"}`:               Invalid,
 	} {
 		client := socket(t, func([]byte) []byte { return []byte(body) })
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		_, err := client.Exchange(ctx, []*Call{ByNumber(1)}, 1<<20, nil)
 		cancel()
 		require.ErrorIs(t, err, ErrGarbled)
@@ -75,7 +75,7 @@ func TestSocketThatRefusesABatch(t *testing.T) {
 
 		return fmt.Appendf(nil, `{"id":%d,"error":{"code":-32005,"message":"rate limit"}}`, batch[1].ID)
 	})
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	_, err := client.Exchange(ctx, []*Call{ByNumber(1), ByNumber(2)}, 1<<20, nil)
 	require.Equal(t, RateLimited, Classify(err), "%v", err)
@@ -114,7 +114,7 @@ func TestSocketWithTooLargeAnAnswer(t *testing.T) {
 
 				return fmt.Appendf(nil, test.format, q.ID, long)
 			})
-			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			ask := func(method string) error {
 				_, err := client.Exchange(ctx, []*Call{{Method: method, Params: "[]"}}, limit, nil)
@@ -145,7 +145,7 @@ func TestSocketApart(t *testing.T) {
 
 		return answers(body)
 	})
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	ask := func(ctx context.Context, method string) (*Call, error) {
 		q := &Call{Method: method, Params: "[]"}
@@ -192,7 +192,7 @@ func subscribed(t *testing.T, then func(c *websocket.Conn)) *Subscription {
 		client.Close()
 		server.Close()
 	})
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	q := &Call{Method: Subscribe, Params: `["newHeads"]`}
 	_, err := client.Exchange(ctx, []*Call{q}, notificationLimit, nil)
