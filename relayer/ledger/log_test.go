@@ -219,3 +219,50 @@ func TestEarlierBinaryStoresNothing(t *testing.T) {
 		partition.Slot(e.Escrow), e.BlockHash[:], e.TxHash[:], e.Escrow[:], string(e.Args), e.Name)
 	require.ErrorContains(t, err, "apart")
 }
+
+// Whoever emits events decides how long their arguments are: a page of the log, and of the outbox, ends before it
+// fills memory, and the next one goes on behind it.
+func TestPagesAreBoundedInBytes(t *testing.T) {
+	t.Parallel()
+	const events, long = 40, 1 << 20
+	w := atBlock4(t)
+	for n := range int64(events) {
+		w.discover(0)
+		w.process(0, approved(1, 4+n, 0, 20+n))
+	}
+
+	want := len(w.log())
+	require.Greater(t, want, events)
+	w.Exec(`update events set args = jsonb_build_object('text', repeat('x', $1))::text`, long)
+	box, right := w.box()
+	sent, err := box.Sent(t.Context(), right)
+	require.NoError(t, err)
+	var found []uint64
+	from, pages := int64(-1), 0
+	for more := true; more; pages++ {
+		page, err := box.Log(t.Context(), right, sent, from, 1000)
+		require.NoError(t, err)
+		require.LessOrEqual(t, len(page.Events), 17)
+		for i := range page.Events {
+			found = append(found, page.Events[i].Event.BlockNumber)
+		}
+
+		from, more = page.To, page.More
+	}
+
+	require.GreaterOrEqual(t, pages, 3)
+	require.Len(t, found, want)
+	require.IsIncreasing(t, found)
+
+	w.replay(1)
+	w.process(0)
+	rows, last := 0, int64(0)
+	for more := true; more; {
+		page, _, err := box.Page(t.Context(), right, allSlots(), last, 1000, nil)
+		require.NoError(t, err)
+		require.LessOrEqual(t, len(page), 17)
+		rows, last, more = rows+len(page), page[len(page)-1].Seq, outbox.Full(page)
+	}
+
+	require.Len(t, w.rows(), rows)
+}

@@ -77,7 +77,7 @@ type Page struct {
 }
 
 // Log reads the log behind a block: the events of slots behind the places in sent, of at most limit events that are
-// stored, or of one block. ErrMoved: the right is over.
+// stored, or of one block; fewer where their arguments are long. ErrMoved: the right is over.
 func (b *Box) Log(ctx context.Context, r Right, sent map[int16]contract.Place, from int64, limit int) (p Page,
 	err error) {
 	args := b.args(r)
@@ -95,7 +95,10 @@ func (b *Box) Log(ctx context.Context, r Right, sent map[int16]contract.Place, f
 
 		rows, _ := tx.Query(ctx, readLog, pgx.StrictNamedArgs{"chain": b.ChainID, "from": from, "to": p.To, "blocks": blocks,
 			"indexes": indexes})
-		p.Events, err = pgx.CollectRows(rows, scan)
+		if p.Events, err = collect(rows, scan, true); err == nil && Full(p.Events) {
+			last := int64(p.Events[len(p.Events)-1].Event.BlockNumber)
+			p.More, p.To = p.More || last < p.To, last
+		}
 
 		return err
 	})

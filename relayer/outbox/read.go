@@ -77,12 +77,52 @@ func (b *Box) Page(ctx context.Context, r Right, mine []int16, last int64, limit
 // every page.
 const inOrder = `select set_config('enable_bitmapscan', 'off', true), set_config('enable_seqscan', 'off', true)`
 
+// pageBytes bounds the arguments of a page: whoever emits events with long ones decides how long they are.
+const pageBytes = 16 << 20
+
+// Full reports whether a page ends with what it has, as it is larger than a page should be: there may be more.
+func Full(page []Found) bool {
+	bytes := 0
+	for i := range page {
+		bytes += page[i].bytes()
+	}
+
+	return bytes > pageBytes
+}
+
+func (f *Found) bytes() int {
+	if f.Answer != nil {
+		return len(f.Answer.Body)
+	}
+
+	return len(f.Event.Args)
+}
+
+// collect reads rows until they exceed pageBytes, and whole blocks where that is asked for.
+func collect(rows pgx.Rows, scan pgx.RowToFunc[Found], blocks bool) (page []Found, err error) {
+	defer rows.Close()
+	for bytes := 0; rows.Next(); {
+		f, err := scan(rows)
+		if err != nil {
+			return nil, err
+		}
+
+		if bytes > pageBytes && (!blocks || page[len(page)-1].Event.BlockNumber != f.Event.BlockNumber) {
+			return page, nil
+		}
+
+		page, bytes = append(page, f), bytes+f.bytes()
+	}
+
+	return page, rows.Err()
+}
+
 // read runs one of the statements that read the outbox.
 func read(ctx context.Context, db *pgxpool.Pool, statement string, args pgx.StrictNamedArgs,
 	scan pgx.RowToFunc[Found]) (page []Found, err error) {
 	err = inSnapshot(ctx, db, func(tx pgx.Tx) error {
 		rows, _ := tx.Query(ctx, statement, args)
-		page, err = pgx.CollectRows(rows, scan)
+		page, err = collect(rows, scan, false)
 
 		return err
 	})
@@ -98,7 +138,7 @@ func (b *Box) read(ctx context.Context, r Right, statement string, args pgx.Stri
 		}
 
 		rows, _ := tx.Query(ctx, statement, args)
-		page, err = pgx.CollectRows(rows, scan)
+		page, err = collect(rows, scan, false)
 
 		return err
 	})

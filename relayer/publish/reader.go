@@ -184,5 +184,5 @@ func (r *reader) page(result *readResult) {
 		r.seen = max(r.seen, r.last)
 	}
 
-	r.caughtUp = len(result.page) < result.limit && !r.missed
+	r.caughtUp = len(result.page) < result.limit && !outbox.Full(result.page) && !r.missed
 }
