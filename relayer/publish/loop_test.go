@@ -49,7 +49,7 @@ func assembleWith(t *testing.T, s Sender) *bench {
 	require.NoError(t, err)
 	b := &bench{t: t, loop: newLoop(&p.shared), Publisher: p}
 	b.reader.caughtUp, b.right.Epoch = true, 1
-	b.loop.log.caughtUp, b.loop.log.unowned = true, false
+	b.log.caughtUp, b.log.unowned = true, false
 	b.del.run = func([]outbox.Sent, time.Duration) {}
 
 	return b
@@ -211,7 +211,7 @@ func TestFailsWhileQuiet(t *testing.T) {
 	f.err = status.Error(codes.Unavailable, "away")
 	b.answered <- f
 	require.NoError(t, b.takeAnswers(t.Context(), <-b.answered))
-	b.rest.notify(b.unsure, b.loop.log.resting)
+	b.rest.notify(b.unsure, b.log.resting)
 	require.Equal(t, []int16{1}, <-done, "it may have been sent")
 	require.Empty(t, b.lanes.byID)
 	require.Empty(t, b.window.ids)
