@@ -69,7 +69,7 @@ func setup(t testing.TB, o testpubsub.Options) *world {
 	w.OwnAll(me, 0)
 	var err error
 	w.sender, err = pubsub.New(ctx, pubsub.Config{Project: project, Options: testpubsub.ClientOptions(w.server.Addr()),
-		Log: slog.New(w.logs)})
+		Log: slog.New(w.logs), Timeout: 30 * time.Second}) // what a busy machine answers later is sent again
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, w.sender.Close()) })
 
