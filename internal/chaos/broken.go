@@ -46,6 +46,13 @@ var Breakages = []Breakage{
 		new: "\tr.broadcast(ctx, fresh)\n\tstored, err := r.store.launch(",
 	},
 	{
+		Name: "waits-for-all", What: "waits for what every endpoint says of a transaction",
+		Says: "the sender waits", file: "relayer/chain/call.go",
+		old: "\t\tgo func() {\n\t\t\tq := &rpc.Call{Method: \"eth_sendRawTransaction\"",
+		new: "\t\tvar wg sync.WaitGroup\n\t\twg.Add(1)\n\t\tdefer wg.Wait()\n\t\tgo func() {\n\t\t\tdefer wg.Done()\n" +
+			"\t\t\tq := &rpc.Call{Method: \"eth_sendRawTransaction\"",
+	},
+	{
 		Name: "early-answer", What: "answers before finality",
 		Says: "C4: answered before finality", file: "relayer/chain/view.go",
 		old: "return o.cfg.Confirmations", new: "return 0",
@@ -91,7 +98,7 @@ func (b Breakage) Seen(v *Verdict) bool {
 }
 
 // Plan is a short run in which the mistake shows, whatever the machine does: an endpoint that changes events, ABIs that
-// grow, or no fault, one sender, many conflicts, and full blocks, since only then is anything replaced.
+// grow, or one fault at most, one sender, many conflicts, and full blocks, since only then is anything replaced.
 func (b Breakage) Plan() Plan {
 	switch b.Name {
 	case "believes":
@@ -106,8 +113,11 @@ func (b Breakage) Plan() Plan {
 	p := NewCommandsPlan(1)
 	p.Probe, p.Length, p.BlockTime, p.Faults = time.Second, 6*time.Second, 250*time.Millisecond, nil
 	p.Commands.Senders, p.Commands.InFlight, p.Commands.Keeper, p.Commands.Tight = 1, 1, false, false
-	if b.Name == "fresh-nonce" {
+	switch b.Name {
+	case "fresh-nonce":
 		p.Faults = []Fault{{At: time.Second, Kind: Spike, N: 8}, {At: 4 * time.Second, Kind: Spike, N: 8}}
+	case "waits-for-all":
+		p.Faults = []Fault{{At: time.Second, Kind: SendHang, For: 4 * time.Second}}
 	}
 
 	return p

@@ -67,6 +67,8 @@ func (w *way) inject(ctx context.Context, f Fault) error {
 		return w.atStep(ctx, f)
 	case SendLost, SendForget, SendRefuse:
 		w.misbehave(ctx, f)
+	case SendHang:
+		w.hang(ctx, f)
 	case SendKill, SendFreeze:
 		return w.crashSending(ctx, f)
 	case Spike, Rise:
@@ -180,6 +182,36 @@ func (w *way) misbehave(ctx context.Context, f Fault) {
 	}
 
 	pause(ctx, f.For)
+}
+
+// answerWait is less than a relayer waits for an answer to a transaction.
+const answerWait = 4 * time.Second
+
+// hang has one node take transactions and say nothing of them, so long that a sender comes to its next one. One that
+// waits for every node comes to none within answerWait: where it has but one in flight, and no other fault, that is wrong.
+func (w *way) hang(ctx context.Context, f Fault) {
+	hung, p := w.run.nodes.front[f.Who%2].Inject(faults.Fault{Mode: faults.SendHangs}), w.run.plan
+	defer hung.Remove()
+	var last time.Time // when a transaction came
+	hits, soonest := 0, sendPatience
+	for begun := time.Now(); time.Since(begun) < f.For || hits > 0 && soonest > answerWait && time.Since(begun) < sendPatience; {
+		if !pause(ctx, time.Millisecond) {
+			return
+		}
+
+		if n := hung.Hits(); n > hits {
+			if hits > 0 {
+				soonest = min(soonest, time.Since(last))
+			}
+
+			hits, last = n, time.Now()
+		}
+	}
+
+	w.run.saw("%s: %d transactions, the next one after %s", f.Kind, hits, soonest)
+	if hits > 0 && soonest > answerWait && p.Commands.Senders*p.Commands.InFlight*len(p.Faults) == 1 {
+		w.run.note("the sender waits for a node that does not answer")
+	}
 }
 
 // sendTrap is a crash that waits for a transaction.

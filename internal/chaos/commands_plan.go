@@ -17,6 +17,7 @@ const (
 	SendLost   Kind = "send-lost"   // carried out, and the connection is cut before the answer
 	SendForget Kind = "send-forget" // accepted and forgotten
 	SendRefuse Kind = "send-refuse" // refused, in words N of sendWords
+	SendHang   Kind = "send-hang"   // taken by one node, which neither passes it on nor answers
 
 	ReceiptNull Kind = "receipt-null" // a node, or both, has no receipts
 	ReceiptLate Kind = "receipt-late" // it has them receiptLag after it was first asked
@@ -49,7 +50,7 @@ var sendWords = []string{
 // commandKinds in a fixed order, since a seed chooses among them: those of their own come more often.
 var commandKinds = []Kind{
 	StepKill, StepKill, StepKill, StepKill, StepFreeze, StepFreeze, StepCut, StepCut, StepCut, SendLost, SendLost,
-	SendForget, SendForget, SendRefuse, SendRefuse, SendKill, SendKill, SendKill, SendFreeze, Spike, CancelAll,
+	SendForget, SendForget, SendRefuse, SendRefuse, SendHang, SendHang, SendKill, SendKill, SendKill, SendFreeze, Spike, CancelAll,
 	Rise, Flood, Flood, Flood, ReceiptNull, ReceiptNull, ReceiptLate, ReceiptLate,
 	Kill, Kill, KillAll, Freeze, Freeze, Term, SlowStart, Session, Backends, Flap, Restart, Crash, DBDown, DBCancel,
 	DBLocks,
@@ -145,6 +146,8 @@ func commandFault(r *rand.Rand, p Plan, kind Kind) Fault {
 		f.N = 30 + r.IntN(15)
 	case Flood:
 		f.N = 300 + r.IntN(600)
+	case SendHang:
+		f.For *= 2
 	case ReceiptNull, ReceiptLate:
 		f.For *= 3
 	case ForeignUse:

@@ -79,6 +79,7 @@ const (
 	SendLost      Mode = "send-lost"      // it is carried out, and the connection ends without an answer
 	SendForgotten Mode = "send-forgotten" // it is answered as if it were carried out, and nobody hears of it
 	SendRefused   Mode = "send-refused"   // an error that says Fault.Words
+	SendHangs     Mode = "send-hangs"     // it is taken, and neither passed on nor answered
 )
 
 // Fault is a mode with its particulars.

@@ -127,7 +127,7 @@ func (n *Node) lie(ctx context.Context, list []*Injected, body []byte) ([]byte, 
 	n.mu.Unlock()
 	plain := find(list, Range, Results, Behind, Split, Stayed, Omit, Foreign, Chain, Pruned, Forgotten, Without, Standing,
 		Tagged, Stateless, Batch, Refused, Reworded, Rewritten, RateEach) == nil && find(list, hostile...) == nil
-	if plain && (!sends || onSend == nil && find(list, SendLost, SendForgotten, SendRefused) == nil) {
+	if plain && (!sends || onSend == nil && find(list, ofSends...) == nil) {
 		return n.post(ctx, body)
 	}
 
@@ -430,6 +430,9 @@ func (v *view) header(r request, a *response) {
 
 const sendMethod = "eth_sendRawTransaction"
 
+// ofSends are the faults of sendMethod.
+var ofSends = []Mode{SendLost, SendForgotten, SendRefused, SendHangs}
+
 var errDropped = errors.New("dropped")
 
 // send forwards a transaction, or what the faults make of it.
@@ -443,15 +446,23 @@ func (v *view) send(r request) (response, error) {
 		return response{}, errDropped
 	}
 
-	i := find(v.list, SendLost, SendForgotten, SendRefused)
+	i := find(v.list, ofSends...)
 	if i != nil && (i.Of != nil && !i.Of(raw) || !v.chance(i.Share)) {
 		i = nil
 	}
 
 	if i != nil && i.Mode != SendLost {
 		i.hits.Add(1)
-		if i.Mode == SendRefused {
+		switch i.Mode {
+		case SendRefused:
 			return refuse(r, -32000, i.Words), nil
+		case SendHangs:
+			select {
+			case <-i.removed:
+			case <-v.ctx.Done():
+			}
+
+			return response{}, errDropped
 		}
 
 		return response{JSONRPC: "2.0", ID: r.ID, Result: json.RawMessage(`"` + crypto.Keccak256Hash(raw).Hex() + `"`)}, nil

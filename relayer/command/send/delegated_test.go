@@ -94,9 +94,8 @@ func TestANonceIsUsedWithoutATransaction(t *testing.T) {
 // C4: that a nonce is used without a transaction is no answer while one endpoint says that it is not used.
 func TestOneEndpointUsesNoNonce(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, startSim(t))
-	node, source := w.faulty(w.node.HTTP())
-	deaf := &deafChain{Nodes: send.NewNodes(source)}
+	w, node := newFaultyWorld(t, true)
+	deaf := &deafChain{Nodes: w.nodes}
 	w.start(func(c *send.Config) { c.Chain = deaf })
 	id := w.accept(w.command(command.Approve, w.escrow(1, 0), nil))
 	w.await(id, true, command.Sent)

@@ -123,6 +123,22 @@ func (w *world) follow(urls ...string) *chain.Source {
 	return s
 }
 
+// newFaultyWorld is a newWorld whose senders reach the chain through a node that can be made to misbehave; beside: or else
+// through the chain's own.
+func newFaultyWorld(t *testing.T, beside bool) (*world, *faults.Node) {
+	t.Helper()
+	w := newWorld(t, startSim(t))
+	var others []string
+	if beside {
+		others = []string{w.node.HTTP()}
+	}
+
+	node, source := w.faulty(others...)
+	w.nodes = send.NewNodes(source)
+
+	return w, node
+}
+
 // faulty is a node before the chain's that can be made to misbehave, and what reads the chain from it, or else from
 // the others.
 func (w *world) faulty(others ...string) (*faults.Node, *chain.Source) {

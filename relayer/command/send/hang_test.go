@@ -12,12 +12,6 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/command/send"
 )
 
-// hang has a node take transactions and say nothing of them, until the end of the test.
-func (w *world) hang(node *faults.Node) {
-	end := w.t.Context().Done()
-	node.OnSend(func([]byte) bool { <-end; return false })
-}
-
 // An endpoint that hangs holds up nobody: a broadcast is over when one has taken the transaction or refused it, before
 // the other one is given up.
 func TestAHangingEndpointDelaysNoBroadcast(t *testing.T) {
@@ -34,7 +28,7 @@ func TestAHangingEndpointDelaysNoBroadcast(t *testing.T) {
 			inTime := false
 			for range 3 { // the machine may be so busy that the hanging one is given up before the other one answers
 				hanging, source := w.faulty(other.HTTP())
-				w.hang(hanging)
+				hanging.Inject(faults.Fault{Mode: faults.SendHangs})
 				require.Eventually(t, func() bool { return source.View().Ready }, patience, patience/1000)
 				_ = send.NewNodes(source).Broadcast(t.Context(), [][]byte{w.raw(0, 21000, big.NewInt(5e11))})
 				inTime = inTime || source.Endpoints()[0].LastError == ""
@@ -48,11 +42,10 @@ func TestAHangingEndpointDelaysNoBroadcast(t *testing.T) {
 // What one endpoint refuses while the other hangs is sent again: nothing is lost.
 func TestWhatIsRefusedBesideAHangingEndpointIsSentAgain(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, startSim(t))
-	other, _ := w.faulty()
+	w, other := newFaultyWorld(t, false)
 	refusal := other.Inject(faults.Fault{Mode: faults.SendRefused, Words: "no room here"})
 	hanging, source := w.faulty(other.HTTP())
-	w.hang(hanging)
+	hanging.Inject(faults.Fault{Mode: faults.SendHangs})
 	w.start(func(c *send.Config) { c.Chain, c.ResendEvery = send.NewNodes(source), 100*time.Millisecond })
 	id := w.accept(w.command(command.Approve, w.escrow(1, 0), nil))
 	require.Eventually(t, func() bool { return refusal.Hits() >= 3 }, patience, 10*time.Millisecond)

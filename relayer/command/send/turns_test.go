@@ -172,8 +172,7 @@ func TestAPayeeThatSeesThePrice(t *testing.T) {
 // What needs more gas than a transaction may have is not sent with less: it would fail, and cost all of that.
 func TestWhatNeedsTooMuchGas(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, startSim(t))
-	node, source := w.faulty()
+	w, node := newFaultyWorld(t, false)
 	node.Inject(faults.Fault{Mode: faults.Rewritten, Rewrite: func(method, result string) string {
 		if method == "eth_estimateGas" {
 			return `"0x1312d00"`
@@ -181,8 +180,7 @@ func TestWhatNeedsTooMuchGas(t *testing.T) {
 
 		return result
 	}})
-	nodes := send.NewNodes(source)
-	w.start(func(c *send.Config) { c.Chain = nodes })
+	w.start(nil)
 	w.awaitHeld(w.accept(w.command(command.Approve, w.escrow(1, 0), nil)),
 		"it needs 20000000 gas, and a transaction may have 16777216")
 	require.Empty(t, w.sent())

@@ -24,11 +24,10 @@ func (w *world) unwilling(node *faults.Node) *faults.Injected {
 // Whatever a node or a contract says, a sender goes on: its words are made fit for the database.
 func TestWordsThatCannotBeStored(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, startSim(t))
-	node, source := w.faulty(w.node.HTTP())
+	w, node := newFaultyWorld(t, true)
 	sends := node.Inject(faults.Fault{Mode: faults.SendRefused, Words: unstorable})
-	calls, nodes := w.unwilling(node), send.NewNodes(source)
-	w.start(func(c *send.Config) { c.Chain = nodes })
+	calls := w.unwilling(node)
+	w.start(nil)
 	id := w.accept(w.command(command.Approve, w.escrow(1, 0), nil))
 	w.awaitHeld(id, command.CodeReverts)
 	calls.Remove()
@@ -40,15 +39,12 @@ func TestWordsThatCannotBeStored(t *testing.T) {
 // made again after a pause.
 func TestKeeperGivesUpInWhateverWords(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, startSim(t))
+	w, node := newFaultyWorld(t, false)
 	kept := w.command(command.Release, w.escrow(1, 0), func(c *command.Command) { c.MaxFee = big.NewInt(1e16) })
 	w.insert(kept, kept.ID(), send.KeeperName)
 	w.exec(`alter table commands add check (state <> 'accepted' or code is distinct from 'would_revert')`)
-	node, source := w.faulty()
 	w.unwilling(node)
-	nodes := send.NewNodes(source)
 	w.start(func(c *send.Config) {
-		c.Chain = nodes
 		c.Keeper = &send.Keeper{MinAmount: big.NewInt(7), MaxFee: big.NewInt(1e16), DayFees: big.NewInt(1e17)}
 	})
 	require.Equal(t, command.CodeReverts, w.await(kept.ID(), true, command.Refused).Code)
