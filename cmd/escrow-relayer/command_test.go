@@ -221,7 +221,7 @@ func TestCommandsEndToEnd(t *testing.T) {
 	pipe(t, nil, database, "sender", "resume", "--sender", sender.Address.Hex())
 	for _, args := range [][]string{
 		{"command", "cancel", ids[0]}, {"command", "show", common.Hash{1}.Hex()},
-		{"sender", "adopt-nonce", "--sender", sender.Address.Hex(), "--nonce", "9"},
+		{"sender", "adopt-nonce", "--sender", common.Address{1}.Hex()},
 	} {
 		code, out := call(t, database, args...)
 		require.Equal(t, exitNo, code, "%v: %s", args, out)
@@ -238,7 +238,7 @@ func TestCommandsEndToEnd(t *testing.T) {
 	require.Contains(t, string(text), "the relayer refuses the command")
 
 	for _, args := range [][]string{{"command", "show", "0x12"}, {"command", "list", "--limit", "0"}, {"sender", "pause"},
-		{"sender", "adopt-nonce", "--sender", sender.Address.Hex()}, {"command", "send"}} {
+		{"sender", "adopt-nonce", "--sender", "me"}, {"command", "send"}} {
 		code, out := call(t, database, args...)
 		require.Equal(t, 2, code, "%v: %s", args, out)
 	}

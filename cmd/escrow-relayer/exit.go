@@ -78,7 +78,7 @@ var meaningOfNo = map[string]string{
 	"pause":   "the sender is halted, or was never used",
 	"resume":  "the sender is halted, or was never used",
 
-	"adopt-nonce": "a command has N, or the sender is not halted and N is not lower than its next nonce",
+	"adopt-nonce": "the sender was never used",
 }
 
 // describeExits adds the exit codes to the help of a command and of those below it.

@@ -6,18 +6,17 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"time"
+	"strings"
 
 	"github.com/ethereum/go-ethereum/common"
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
-	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/command/send"
 	"github.com/fusion-prime/escrow-relayer/relayer/command/sign"
 	"github.com/fusion-prime/escrow-relayer/relayer/config"
 	"github.com/fusion-prime/escrow-relayer/relayer/database"
+	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
 )
 
 func senderCommand() *cobra.Command {
@@ -53,38 +52,6 @@ func senderAddressCommand() *cobra.Command {
 	}
 }
 
-// senderRow is an operator's view of a sender.
-type senderRow struct {
-	Address     string     `json:"address"`
-	State       string     `json:"state"`
-	Reason      *string    `json:"reason"`
-	Instance    *string    `json:"instance"`
-	Since       *time.Time `json:"since"`
-	NextNonce   *int64     `json:"next_nonce"`
-	Waiting     int        `json:"waiting"`
-	InFlight    int        `json:"in_flight"`
-	OldestOpen  *time.Time `json:"oldest_open"`
-	SpentFees   string     `json:"spent_fees"`  // wei, today
-	SpentValue  string     `json:"spent_value"` // wei, today
-	Balance     *string    `json:"balance"`     // wei
-	SeenAtBlock *int64     `json:"seen_at_block"`
-}
-
-const selectSenders = `
-	select s.address, s.state, s.reason, s.instance_id, s.since, s.next_nonce,
-	       (select count(*) from commands c where c.chain_id = s.chain_id and c.sender = s.address
-		and c.state = 'accepted'),
-	       (select count(*) from commands c where c.chain_id = s.chain_id and c.sender = s.address
-		and c.state = 'sent'),
-	       (select min(received_at) from commands c where c.chain_id = s.chain_id and c.sender = s.address
-		and c.answered_at is null),
-	       case when s.spend_day = (now() at time zone 'utc')::date then s.spent_fees else 0 end::text,
-	       case when s.spend_day = (now() at time zone 'utc')::date then s.spent_value else 0 end::text, s.balance::text,
-	       s.checked_block
-	  from senders s
-	 where s.chain_id = $1
-	 order by s.address`
-
 func senderStatusCommand() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
@@ -93,19 +60,18 @@ func senderStatusCommand() *cobra.Command {
 		Long:  "Show the senders as the database has them. Reads CHAIN_ID and DATABASE_URL. The exit code makes it a check.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return readDatabase(cmd, func(ctx context.Context, cfg *config.Config, db *database.Database) error {
-				rows, _ := db.Pool.Query(ctx, selectSenders, cfg.ChainID)
-				all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[senderRow])
+				f, err := fleet.Read(ctx, db.Pool, cfg.ChainID)
 				if err != nil {
-					return fmt.Errorf("read the senders: %w", err)
+					return err
 				}
 
 				if asJSON {
-					err = json.NewEncoder(cmd.OutOrStdout()).Encode(all)
+					err = json.NewEncoder(cmd.OutOrStdout()).Encode(append([]fleet.Sender{}, f.Senders...))
 				} else {
-					printSenders(cmd.OutOrStdout(), all)
+					printSenders(cmd.OutOrStdout(), &f)
 				}
 
-				for _, s := range all {
+				for _, s := range f.Senders {
 					if s.State == "halted" && err == nil {
 						err = errQuiet
 					}
@@ -120,24 +86,14 @@ func senderStatusCommand() *cobra.Command {
 	return cmd
 }
 
-func printSenders(w io.Writer, all []senderRow) {
-	if len(all) == 0 {
-		fmt.Fprintln(w, "no sender has been used on this chain")
-		return
+func printSenders(w io.Writer, f *fleet.Fleet) {
+	if len(f.Senders) == 0 {
+		fmt.Fprintln(w, "this chain has no sender, or none that was used in the last hour")
 	}
 
-	t := newTable(w, "sender", "state", "instance", "next nonce", "waiting", "in flight", "fees today (wei)",
-		"value today (wei)", "balance (wei)")
-	for _, s := range all {
-		t.AppendRow(table.Row{s.Address, s.State, shown(s.Instance), shown(s.NextNonce), s.Waiting, s.InFlight, s.SpentFees,
-			s.SpentValue, shown(s.Balance)})
-	}
-
-	t.Render()
-	for _, s := range all {
-		if s.Reason != nil {
-			fmt.Fprintf(w, "%s is %s: %s\n", s.Address, s.State, *s.Reason)
-		}
+	showSenders(w, f)
+	for _, s := range f.Senders {
+		fmt.Fprintln(w, strings.TrimSuffix(fmt.Sprintf("%s (%s) is %s: %s", s.Label(), s.Address, s.State, s.Reason), ": "))
 	}
 }
 
@@ -199,26 +155,15 @@ func senderResumeCommand() *cobra.Command {
 
 func senderAdoptCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "adopt-nonce --sender ADDRESS --nonce N",
-		Short: "Let a halted sender go on, with N as its next nonce",
-		Long: `Let a halted sender go on, with N as its next nonce. Look at the account in an explorer first: N must be above every nonce that the chain or a pool knows. A halt that names no transaction ends by itself once no endpoint knows such a nonce any more.
+		Use:   "adopt-nonce --sender ADDRESS",
+		Short: "Let a halted sender go on, with the next nonce that the chain shows",
+		Long: `Let a halted sender go on, with the next nonce that the chain shows: above every nonce that an endpoint of RPC_URLS knows, and above those that commands have. Look at the account in an explorer first. A halt that names no transaction ends by itself once no endpoint knows such a nonce any more.
 If somebody else has the key, replace the key instead.
 
-Nothing new is sent before all nonces below N are final. A command whose nonce was used by a transaction that was not signed here becomes superseded.
+Nothing new is sent before all nonces below are final. A command whose nonce was used by a transaction that was not signed here becomes superseded.
 
-If N was too high by mistake, the same command with a lower one brings the sender back, also when it is not halted. N is never one that a command has.`,
-	}
-	nonce := cmd.Flags().Uint64("nonce", 0, "the next nonce")
-	check := func() error {
-		if !cmd.Flags().Changed("nonce") || *nonce > 1<<62 {
-			return errors.New("--nonce is missing: `sender status` says which one the sender was halted at")
-		}
-
-		return nil
+If an endpoint has told of nonces that nobody used, take it out of RPC_URLS and run the same command again, also when the sender is not halted.`,
 	}
 
-	return actOnSender(cmd, check, func(ctx context.Context, db *pgxpool.Pool, chainID int64,
-		sender common.Address) error {
-		return send.AdoptNonce(ctx, db, chainID, sender, *nonce)
-	})
+	return actOnSender(cmd, func() error { return nil }, send.AdoptNonce)
 }

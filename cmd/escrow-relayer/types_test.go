@@ -40,7 +40,7 @@ func TestOneTypePerField(t *testing.T) {
 	documents["answer"] = goTypes(reflect.TypeFor[command.Answer]())
 	documents["status --json"] = goTypes(reflect.TypeFor[fleet.Fleet]())
 	documents["command show --json"] = goTypes(reflect.TypeFor[shownCommand]())
-	documents["sender status --json"] = goTypes(reflect.TypeFor[senderRow]())
+	documents["sender status --json"] = goTypes(reflect.TypeFor[fleet.Sender]())
 
 	shared := 0
 	for _, one := range []string{"message", "command", "answer", "command show --json", "sender status --json",

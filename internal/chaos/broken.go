@@ -65,7 +65,7 @@ var Breakages = []Breakage{
 	{
 		Name: "refuses-allowed", What: "refuses what the policy allows",
 		Says: "C8: refused though the policy allows it", file: "relayer/command/send/permit.go",
-		old: "if why := s.cfg.Policy.Refuses(requester, &m.Command); why", new: "if why := \"not today\"; why",
+		old: "if why := t.cfg.Policy.Refuses(requester, &m.Command); why", new: "if why := \"not today\"; why",
 	},
 	{
 		Name: "fresh-nonce", What: "takes another nonce when it replaces a transaction",

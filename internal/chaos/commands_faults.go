@@ -188,13 +188,14 @@ func (w *way) misbehave(ctx context.Context, f Fault) {
 const answerWait = 4 * time.Second
 
 // hang has one node take transactions and say nothing of them, so long that a sender comes to its next one. One that
-// waits for every node comes to none within answerWait: where it has but one in flight, and no other fault, that is wrong.
+// waits for every node comes to none within answerWait: where it has one in flight, and no other fault, that is wrong.
 func (w *way) hang(ctx context.Context, f Fault) {
 	hung, p := w.run.nodes.front[f.Who%2].Inject(faults.Fault{Mode: faults.SendHangs}), w.run.plan
 	defer hung.Remove()
 	var last time.Time // when a transaction came
 	hits, soonest := 0, sendPatience
-	for begun := time.Now(); time.Since(begun) < f.For || hits > 0 && soonest > answerWait && time.Since(begun) < sendPatience; {
+	late := func() bool { return hits > 0 && soonest > answerWait }
+	for begun := time.Now(); time.Since(begun) < f.For || late() && time.Since(begun) < sendPatience; {
 		if !pause(ctx, time.Millisecond) {
 			return
 		}
@@ -209,7 +210,7 @@ func (w *way) hang(ctx context.Context, f Fault) {
 	}
 
 	w.run.saw("%s: %d transactions, the next one after %s", f.Kind, hits, soonest)
-	if hits > 0 && soonest > answerWait && p.Commands.Senders*p.Commands.InFlight*len(p.Faults) == 1 {
+	if late() && p.Commands.Senders*p.Commands.InFlight*len(p.Faults) == 1 {
 		w.run.note("the sender waits for a node that does not answer")
 	}
 }

@@ -288,13 +288,12 @@ func (w *way) unnoticed(ctx context.Context) (missing string, err error) {
 
 // adoptHalted gives each halted sender its next nonce.
 func (w *way) adoptHalted(ctx context.Context, v *Verdict) error {
-	rows, _ := w.run.lab.DB.Query(ctx, `select address, reason, next_nonce from senders where state = 'halted'`)
+	rows, _ := w.run.lab.DB.Query(ctx, `select address, reason from senders where state = 'halted'`)
 	var address, reason string
-	var next int64
 	var halts []func() error
-	_, err := pgx.ForEachRow(rows, []any{&address, &reason, &next}, func() error {
-		sender, at, why := common.HexToAddress(address), uint64(next), reason
-		halts = append(halts, func() error { return w.adopt(ctx, v, sender, at, why) })
+	_, err := pgx.ForEachRow(rows, []any{&address, &reason}, func() error {
+		sender, why := common.HexToAddress(address), reason
+		halts = append(halts, func() error { return w.adopt(ctx, v, sender, why) })
 		return nil
 	})
 	for _, f := range halts {
@@ -370,7 +369,7 @@ func (w *way) onChain(ctx context.Context, hash common.Hash) bool {
 }
 
 // adopt is what an operator does about a halted sender, after a look at the account.
-func (w *way) adopt(ctx context.Context, v *Verdict, sender common.Address, next uint64, reason string) error {
+func (w *way) adopt(ctx context.Context, v *Verdict, sender common.Address, reason string) error {
 	w.mu.Lock()
 	excused := w.lost != nil
 	for _, use := range w.foreign {
@@ -384,22 +383,7 @@ func (w *way) adopt(ctx context.Context, v *Verdict, sender common.Address, next
 	w.halted[sender] = reason
 	w.mu.Unlock()
 
-	c, err := ethclient.DialContext(ctx, w.run.chain.HTTP())
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	latest, err := c.NonceAt(ctx, sender, nil)
-	if err != nil {
-		return err
-	}
-
-	pending, err := c.PendingNonceAt(ctx, sender)
-	if err != nil {
-		return err
-	}
-
-	return send.AdoptNonce(ctx, w.run.lab.DB, w.run.chain.ChainID().Int64(), sender, max(next, latest, pending))
+	return send.AdoptNonce(ctx, w.run.lab.DB, w.run.chain.ChainID().Int64(), sender)
 }
 
 // check compares answers, tables and the chain, which stands still.

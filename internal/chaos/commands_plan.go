@@ -50,8 +50,8 @@ var sendWords = []string{
 // commandKinds in a fixed order, since a seed chooses among them: those of their own come more often.
 var commandKinds = []Kind{
 	StepKill, StepKill, StepKill, StepKill, StepFreeze, StepFreeze, StepCut, StepCut, StepCut, SendLost, SendLost,
-	SendForget, SendForget, SendRefuse, SendRefuse, SendHang, SendHang, SendKill, SendKill, SendKill, SendFreeze, Spike, CancelAll,
-	Rise, Flood, Flood, Flood, ReceiptNull, ReceiptNull, ReceiptLate, ReceiptLate,
+	SendForget, SendForget, SendRefuse, SendRefuse, SendHang, SendHang, SendKill, SendKill, SendKill, SendFreeze, Spike,
+	CancelAll, Rise, Flood, Flood, Flood, ReceiptNull, ReceiptNull, ReceiptLate, ReceiptLate,
 	Kill, Kill, KillAll, Freeze, Freeze, Term, SlowStart, Session, Backends, Flap, Restart, Crash, DBDown, DBCancel,
 	DBLocks,
 	DBCut, DBFreeze, DBSlow, DBSwallow, DBHold, CommitHold, CommitHold, FreezeInCommit,

@@ -118,11 +118,7 @@ func (i *Intake) post(w http.ResponseWriter, r *http.Request, body []byte) {
 	defer cancel()
 	verdicts, err := i.Take(ctx, body, false)
 	if err != nil {
-		i.cfg.Log.WarnContext(r.Context(), "commands not stored", slog.Any("err", err))
-		w.Header().Set("Retry-After", "2")
-		writeProblem(w, problem{Status: http.StatusServiceUnavailable,
-			Detail: "the commands could not be stored now; send them again: what was stored is known by its id"})
-
+		i.unavailable(w, r, "the commands could not be stored now; send them again: what was stored is known by its id", err)
 		return
 	}
 
@@ -143,6 +139,13 @@ func (i *Intake) post(w http.ResponseWriter, r *http.Request, body []byte) {
 	}
 
 	writeJSON(w, http.StatusAccepted, a)
+}
+
+// unavailable tells the client to come back, and the log why.
+func (i *Intake) unavailable(w http.ResponseWriter, r *http.Request, detail string, err error) {
+	i.cfg.Log.WarnContext(r.Context(), "request not served", slog.String("reason", detail), slog.Any("err", err))
+	w.Header().Set("Retry-After", "2")
+	writeProblem(w, problem{Status: http.StatusServiceUnavailable, Detail: detail})
 }
 
 // writeMany answers an array by an array, also of one: with the status that all have in common, or 207.
@@ -223,16 +226,14 @@ func (i *Intake) cancel(w http.ResponseWriter, r *http.Request) {
 	}
 
 	if err != nil {
-		i.cfg.Log.WarnContext(r.Context(), "command not cancelled", slog.Any("err", err))
-		writeProblem(w, problem{Status: http.StatusServiceUnavailable, Detail: "the database cannot be written now"})
+		i.unavailable(w, r, "the database cannot be written now", err)
 		return
 	}
 
 	a, known, err := i.Lookup(ctx, id)
 	switch {
 	case err != nil:
-		i.cfg.Log.WarnContext(r.Context(), "command not read", slog.Any("err", err))
-		writeProblem(w, problem{Status: http.StatusServiceUnavailable, Detail: "the database cannot be read now"})
+		i.unavailable(w, r, "the database cannot be read now", err)
 	case asked:
 		writeJSON(w, http.StatusAccepted, a)
 	case !known:
@@ -254,8 +255,7 @@ func (i *Intake) get(w http.ResponseWriter, r *http.Request) {
 	a, ok, err := i.Lookup(ctx, id)
 	switch {
 	case err != nil:
-		i.cfg.Log.WarnContext(r.Context(), "command not read", slog.Any("err", err))
-		writeProblem(w, problem{Status: http.StatusServiceUnavailable, Detail: "the database cannot be read now"})
+		i.unavailable(w, r, "the database cannot be read now", err)
 	case !ok:
 		writeProblem(w, problem{Status: http.StatusNotFound, Detail: "no such command was taken in"})
 	default:

@@ -105,10 +105,9 @@ type pick struct {
 
 // triage sorts waiting commands by what is to be done with them.
 type triage struct {
-	shared
-	target Block // at which calls are tried
-	fees   Fees
-	room   int
+	*tenure
+	fees Fees
+	room int
 
 	// What has been decided so far: one goroutine fills all of it.
 	funds             *big.Int // what the account has beyond what is under way and picked
@@ -125,7 +124,7 @@ func (r *round) triage(ctx context.Context, all []*waiting, room int) (*triage, 
 		return nil, err
 	}
 
-	t := &triage{shared: r.shared, target: r.target, fees: fees, room: room,
+	t := &triage{tenure: r.tenure, fees: fees, room: room,
 		funds:    new(big.Int).Set(r.seen.Balance),
 		dayFees:  new(big.Int).Sub(r.cfg.Limits.DayFees, r.account.SpentFees.Int),
 		dayValue: new(big.Int).Sub(r.cfg.Limits.DayValue, r.account.SpentValue.Int),
@@ -160,8 +159,8 @@ func (t *triage) sort(ctx context.Context, all []*waiting) error {
 		}
 
 		if w.Winner != "" {
-			t.endings = append(t.endings, ending{id: w.CommandID, state: command.Refused, code: command.CodeConflict,
-				detail: "another command was first", winner: w.Winner})
+			t.answer(command.Answer{CommandID: w.CommandID, State: command.Refused, Code: command.CodeConflict,
+				Detail: "another command was first", Winner: w.Winner})
 			continue
 		}
 
@@ -205,15 +204,17 @@ func (t *triage) sort(ctx context.Context, all []*waiting) error {
 
 // refuse ends a command that can never take effect.
 func (t *triage) refuse(w *waiting, code, detail string) {
-	t.endings = append(t.endings, ending{id: w.CommandID, state: command.Refused, code: code, detail: detail})
+	t.answer(command.Answer{CommandID: w.CommandID, State: command.Refused, Code: code, Detail: detail})
 }
 
 // refuseAt is refuse for what the contracts say at the target.
 func (t *triage) refuseAt(w *waiting, code, detail string) {
-	number, hash := int64(t.target.Number), t.target.Hash.Hex()
-	t.endings = append(t.endings, ending{id: w.CommandID, state: command.Refused, code: code, detail: detail,
-		block: &number, blockHash: &hash})
+	t.answer(command.Answer{CommandID: w.CommandID, State: command.Refused, Code: code, Detail: detail,
+		Block: int64(t.target.Number), BlockHash: t.target.Hash.Hex()})
 }
+
+// answer ends a command without an event.
+func (t *triage) answer(a command.Answer) { t.endings = append(t.endings, ending{Answer: a}) }
 
 // known decides what the events that are stored decide.
 func (t *triage) known(w *waiting, args *command.CreateArgs) bool {
@@ -234,15 +235,15 @@ func (t *triage) known(w *waiting, args *command.CreateArgs) bool {
 		done = w.Status == "refunded"
 	}
 
-	e := ending{id: w.CommandID, state: command.Refused, block: w.EventBlock, blockHash: w.EventHash,
-		event: event{w.EventTx, w.EventName}}
+	e := ending{command.Answer{CommandID: w.CommandID, State: command.Refused, Block: w.EventBlock,
+		BlockHash: w.EventHash}, event{w.EventTx, w.EventName}}
 	switch {
 	case done:
-		e.state = command.Already
+		e.State = command.Already
 	case other:
-		e.code, e.detail = command.CodeWrongEscrow, "the escrow exists, with other parties or terms"
+		e.Code, e.Detail = command.CodeWrongEscrow, "the escrow exists, with other parties or terms"
 	case settled && w.Kind != command.Create:
-		e.code, e.detail = command.CodeSettled, "the escrow was "+w.Status
+		e.Code, e.Detail = command.CodeSettled, "the escrow was "+w.Status
 	case w.Kind != command.Create && !w.Registered:
 		t.hold(w, command.CodeUnknownEscrow, "the factory has deployed no such escrow in a final block")
 		return true
@@ -273,9 +274,6 @@ func (t *triage) tried(w *waiting, c Call, r Simulation) {
 	}
 
 	switch made := common.BytesToAddress(r.Output); {
-	case r.NoCode:
-		t.hold(w, command.CodeUnknownEscrow, "nothing is deployed at the address at the newest final block")
-		return
 	case w.Kind == command.Create && made != w.Escrow && r.AtHead:
 		t.hold(w, command.CodeWrongEscrow, "the factory would deploy it at "+made.Hex())
 		return

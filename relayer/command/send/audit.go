@@ -182,16 +182,15 @@ func (c *audited) of() *flight {
 // empty.
 func (a *auditor) compare(c *audited, want ending) (kind, why string) {
 	switch {
-	case !c.Answered && uint64(*want.block) <= a.sender.Checked:
+	case !c.Answered && uint64(want.Block) <= a.sender.Checked:
 		return FindingUnanswered, fmt.Sprintf("transaction %s is in block %d, and its sender has read up to block %d",
-			want.tx,
-			*want.block, a.sender.Checked)
+			want.Transaction, want.Block, a.sender.Checked)
 	case !c.Answered:
 		return "", "" // the sender's next look
-	case want.state != c.State, want.tx != c.TxHash, *want.blockHash != c.BlockHash:
+	case want.State != c.State, want.Transaction != c.TxHash, want.BlockHash != c.BlockHash:
 		return FindingDiffering,
 			fmt.Sprintf("it was answered %s by transaction %s in block %s; on the chain it is %s by %s in %s",
-				c.State, c.TxHash, c.BlockHash, want.state, want.tx, *want.blockHash)
+				c.State, c.TxHash, c.BlockHash, want.State, want.Transaction, want.BlockHash)
 	}
 
 	return "", ""

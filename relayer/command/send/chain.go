@@ -66,7 +66,6 @@ type Look struct {
 	Final     uint64 // nonce after the target; 0 if Stateless
 	Stateless bool   // no node has the state after the target any more
 	Balance   *big.Int
-	Delegated bool // EIP-7702: nodes take one transaction at a time
 }
 
 // Call is a transaction that is only tried.
@@ -79,7 +78,6 @@ type Call struct {
 
 // Simulation is what a call would do.
 type Simulation struct {
-	NoCode  bool // nothing is at the address at the target
 	Output  []byte
 	Gas     uint64
 	Reverts *Revert // nil: it succeeds

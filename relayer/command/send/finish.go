@@ -13,17 +13,11 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/outbox"
 )
 
-// ending is the final state of a command.
+// ending is the final answer to a command, as far as the row does not say it. Its block is that of the transaction, or
+// the one that decided what the answer says; 0: none did.
 type ending struct {
-	id           string
-	state        command.State
-	code, detail string
-	winner       string // of a conflict: the command that was first
-	tx           string // of ours, and the block that it is in, or that decided what the answer says
-	block        *int64
-	blockHash    *string
-	feePaid      *big.Int
-	event        event // that the answer rests on; zero: it needs none
+	command.Answer
+	event event // that the answer rests on; zero: it needs none
 }
 
 // event is what the ledger has to have stored, in the block of the ending.
@@ -77,11 +71,11 @@ func collectFinished(rows pgx.Rows) (answers []command.Answer, fees, value wei, 
 const setEnded = `
 	update commands c
 	   set state = e.state, code = e.code, detail = e.detail, winner = nullif(e.winner, ''),
-	       tx_hash = nullif(e.tx, ''), block_number = e.block, block_hash = e.block_hash,
-	       fee_paid = e.fee,
+	       tx_hash = nullif(e.tx, ''), block_number = nullif(e.block, 0), block_hash = nullif(e.block_hash, ''),
+	       fee_paid = nullif(e.fee, '')::numeric,
 	       event_id = case when e.state <> 'refused' then p.event_id end, answered_at = clock_timestamp(), next_look = 'infinity'
 	  from (select * from unnest(@ids::text[], @states::text[], @codes::text[], @details::text[], @txs::text[], @blocks::bigint[], @block_hashes::text[],
-	                             @fees::numeric[], @events::text[], @names::text[], @winners::text[])
+	                             @fees::text[], @events::text[], @names::text[], @winners::text[])
 	               as e (id, state, code, detail, tx, block, block_hash, fee, event, name, winner)) e
 	  left join commands o on o.command_id = e.id
 	  left join lateral (
@@ -123,20 +117,20 @@ func (s *store) finish(ctx context.Context, endings []ending, generation int64) 
 	}
 
 	ended := s.args(pgx.StrictNamedArgs{
-		"ids":          column.Of(endings, func(e *ending) string { return e.id }),
-		"states":       column.Of(endings, func(e *ending) string { return string(e.state) }),
-		"codes":        column.Of(endings, func(e *ending) string { return e.code }),
-		"details":      column.Of(endings, func(e *ending) string { return e.detail }),
-		"txs":          column.Of(endings, func(e *ending) string { return e.tx }),
-		"blocks":       column.Of(endings, func(e *ending) *int64 { return e.block }),
-		"block_hashes": column.Of(endings, func(e *ending) *string { return e.blockHash }),
-		"fees":         column.Of(endings, func(e *ending) wei { return wei{e.feePaid} }),
+		"ids":          column.Of(endings, func(e *ending) string { return e.CommandID }),
+		"states":       column.Of(endings, func(e *ending) string { return string(e.State) }),
+		"codes":        column.Of(endings, func(e *ending) string { return e.Code }),
+		"details":      column.Of(endings, func(e *ending) string { return e.Detail }),
+		"txs":          column.Of(endings, func(e *ending) string { return e.Transaction }),
+		"blocks":       column.Of(endings, func(e *ending) int64 { return e.Block }),
+		"block_hashes": column.Of(endings, func(e *ending) string { return e.BlockHash }),
+		"fees":         column.Of(endings, func(e *ending) string { return e.FeePaid }),
 		"events":       column.Of(endings, func(e *ending) string { return e.event.tx }),
 		"names":        column.Of(endings, func(e *ending) string { return e.event.name }),
-		"winners":      column.Of(endings, func(e *ending) string { return e.winner }),
+		"winners":      column.Of(endings, func(e *ending) string { return e.Winner }),
 	})
 	err = s.locked(ctx, "store final states", pgx.TxOptions{}, func(ctx context.Context, tx pgx.Tx) error {
-		if !slices.ContainsFunc(endings, func(e ending) bool { return e.block != nil }) {
+		if !slices.ContainsFunc(endings, func(e ending) bool { return e.Block != 0 }) {
 			return nil
 		}
 

@@ -123,8 +123,8 @@ func (w *world) follow(urls ...string) *chain.Source {
 	return s
 }
 
-// newFaultyWorld is a newWorld whose senders reach the chain through a node that can be made to misbehave; beside: or else
-// through the chain's own.
+// newFaultyWorld is a newWorld whose senders reach the chain through a node that can be made to misbehave; beside: or
+// else through the chain's own.
 func newFaultyWorld(t *testing.T, beside bool) (*world, *faults.Node) {
 	t.Helper()
 	w := newWorld(t, startSim(t))

@@ -104,7 +104,7 @@ func (f *follower) tenure(u unowned) *tenure {
 	cfg, sender := f.cfg, registry.Text(u.Address)
 	cfg.Name, cfg.Signer, cfg.Keeper = sender, nil, nil
 
-	return newTenure(shared{newSender(cfg, u.Address), &store{cfg.DB, cfg.ChainID, sender, u.Epoch}})
+	return newTenure(newSender(cfg, u.Address), &store{cfg.DB, cfg.ChainID, sender, u.Epoch})
 }
 
 // unowned is a sender without an owner, under the epoch of its last owner.

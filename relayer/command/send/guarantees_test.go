@@ -248,7 +248,7 @@ type lateChain struct {
 
 func (c *lateChain) Simulate(ctx context.Context, target send.Block, calls []send.Call) ([]send.Simulation, error) {
 	tried, err := c.Nodes.Simulate(ctx, target, calls)
-	if err == nil && !tried[0].NoCode && tried[0].Reverts == nil && c.happened.CompareAndSwap(false, true) {
+	if err == nil && tried[0].Reverts == nil && c.happened.CompareAndSwap(false, true) {
 		err = c.happen(ctx)
 	}
 

@@ -21,14 +21,11 @@ func (a *account) ready(look Look) bool {
 
 // room is how many commands may get nonces now.
 func (r *round) room() int {
-	limit := r.cfg.Limits.MaxInFlight
-	switch {
-	case !r.account.ready(r.seen):
-		limit = 0
-	case r.seen.Delegated:
-		limit = 1
+	if !r.account.ready(r.seen) {
+		return 0
 	}
 
+	limit := r.cfg.Limits.MaxInFlight
 	for _, f := range r.flights {
 		if r.open(f) {
 			limit--

@@ -11,7 +11,6 @@ import (
 // it, is told by every instance from the database (relayer/fleet).
 type Metrics struct {
 	answers, broadcasts, roundErrors *prometheus.CounterVec
-	owned                            *prometheus.GaugeVec
 }
 
 // NewMetrics registers the metrics. senders are the names of those that are configured: every
@@ -33,17 +32,11 @@ func NewMetrics(reg prometheus.Registerer, senders []string) *Metrics {
 		broadcasts: counter("relayer_sender_broadcasts_total",
 			"Transactions sent to the endpoints, repetitions included."),
 		roundErrors: counter("relayer_sender_round_errors_total", "Rounds that failed and were tried again."),
-		owned: f.NewGaugeVec(prometheus.GaugeOpts{Name: "relayer_sender_owned",
-			Help: "1 while this instance owns the sender."}, labels),
 	}
 	for _, t := range command.Transitions {
 		if t.To.Final() {
 			m.answers.WithLabelValues(string(t.To))
 		}
-	}
-
-	for _, sender := range senders {
-		m.owned.WithLabelValues(sender)
 	}
 
 	return m

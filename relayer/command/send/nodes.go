@@ -195,7 +195,7 @@ func stands(branch Block) *question {
 
 // Look is Chain's.
 func (n *Nodes) Look(ctx context.Context, account common.Address, target uint64, everyone bool) (look Look, err error) {
-	err = n.account(ctx, account, target, everyone, &look)
+	err = n.account(ctx, account, target, &look)
 	if err == nil && everyone {
 		err = n.everyNonce(ctx, account, target, &look)
 	}
@@ -208,18 +208,13 @@ func (n *Nodes) Look(ctx context.Context, account common.Address, target uint64,
 }
 
 // account reads an account from one node, in one request. A node may lack the tag pending, or the state after the
-// target: the rest counts. The code is asked for with everyone.
-func (n *Nodes) account(ctx context.Context, account common.Address, target uint64, everyone bool, look *Look) error {
+// target: the rest counts.
+func (n *Nodes) account(ctx context.Context, account common.Address, target uint64, look *Look) error {
 	var balance, latest, pending, final quantity
-	var code hexutil.Bytes
 	pool := about(&pending, transactionCount, account, "pending")
 	past := about(&final, transactionCount, account, hexutil.Uint64(target))
 	questions := []*question{about(&balance, "eth_getBalance", account, "latest"),
 		about(&latest, transactionCount, account, "latest"), past, pool}
-	if everyone {
-		questions = append(questions, about(&code, "eth_getCode", account, "latest"))
-	}
-
 	if err := n.ask(ctx, questions...); err != nil {
 		return err
 	}
@@ -230,7 +225,7 @@ func (n *Nodes) account(ctx context.Context, account common.Address, target uint
 		}
 	}
 
-	look.Balance, look.Delegated, look.Stateless = balance.big(), len(code) > 0, past.err != nil
+	look.Balance, look.Stateless = balance.big(), past.err != nil
 	look.Latest, look.Pending, look.Final = latest.uint64(), pending.uint64(), final.uint64()
 
 	return nil
@@ -317,44 +312,15 @@ func (n *Nodes) apart(ctx context.Context, target Block, calls []Call, all []Sim
 	return g.Wait()
 }
 
-// simulate tries calls at the target, and then, at the head, those that went through. Where no node tells of the
-// target, as full nodes keep the state after some 128 blocks, all of it is tried at the head, and stays provisional.
+// simulate tries calls at the target. Where no node tells of that, as full nodes keep the state after some 128 blocks,
+// it tries them at the head, and what it says stays provisional.
 func (n *Nodes) simulate(ctx context.Context, target Block, calls []Call, all []Simulation) error {
 	err := n.try(ctx, &target, calls, all)
 	if err != nil && !errors.Is(err, ErrBranch) {
 		err = n.try(ctx, nil, calls, all)
 	}
 
-	if err != nil {
-		return err
-	}
-
-	gas := make([]quantity, len(calls))
-	asked := map[int]*question{}
-	for i, s := range all {
-		if !s.NoCode && s.Reverts == nil {
-			asked[i] = about(&gas[i], "eth_estimateGas", calls[i].priced(), "latest")
-		}
-	}
-
-	if len(asked) == 0 {
-		return nil
-	}
-
-	if err := n.ask(ctx, slices.Collect(maps.Values(asked))...); err != nil {
-		return err
-	}
-
-	for i, q := range asked {
-		reverts, err := reverted(q.err)
-		if err != nil {
-			return err
-		}
-
-		all[i].Reverts, all[i].Gas, all[i].AtHead = reverts, gas[i].uint64(), all[i].AtHead || reverts != nil
-	}
-
-	return nil
+	return err
 }
 
 // transaction is a call as nodes take it.
@@ -375,41 +341,31 @@ func (c *Call) priced() map[string]any {
 	return tx
 }
 
-// try tries calls at the target, which the node shows in the same batch; nil: at the head.
+// try tries calls at the target, nil: at the head, and estimates their gas at the head, in one request. In it the node
+// shows that it has the target, and the state after it: it may refuse a call in whatever words.
 func (n *Nodes) try(ctx context.Context, target *Block, calls []Call, all []Simulation) error {
 	shown, at := about(nil, "eth_blockNumber"), any("latest")
 	if target != nil {
 		shown, at = stands(*target), hexutil.Uint64(target.Number)
 	}
 
-	codes, outputs := make([]hexutil.Bytes, len(calls)), make([]hexutil.Bytes, len(calls))
-	questions := make([]*question, 0, 2*len(calls)+1)
+	state := about(nil, "eth_getBalance", calls[0].From, at)
+	outputs, gas := make([]hexutil.Bytes, len(calls)), make([]quantity, len(calls))
+	tried, estimated := make([]*question, len(calls)), make([]*question, len(calls))
 	for i, c := range calls {
-		questions = append(questions, about(&codes[i], "eth_getCode", c.To, at),
-			about(&outputs[i], "eth_call", c.transaction(), at))
+		tried[i] = about(&outputs[i], "eth_call", c.transaction(), at)
+		estimated[i] = about(&gas[i], "eth_estimateGas", c.priced(), "latest")
 	}
 
-	if err := n.ask(ctx, append(questions, shown)...); err != nil || shown.err != nil {
-		return cmp.Or(err, shown.err)
+	err := n.ask(ctx, slices.Concat([]*question{shown, state}, tried, estimated)...)
+	if err := cmp.Or(err, shown.err, state.err); err != nil {
+		return err
 	}
 
-	for i, c := range calls {
-		code, tried := questions[2*i], questions[2*i+1]
-		if code.err != nil {
-			return code.err
-		}
-
-		if len(codes[i]) == 0 && len(c.Data) > 0 {
-			all[i] = Simulation{NoCode: true}
-			continue
-		}
-
-		reverts, err := reverted(tried.err)
-		if err != nil {
-			return err
-		}
-
-		all[i] = Simulation{Reverts: reverts, Output: outputs[i], AtHead: target == nil}
+	for i := range calls {
+		then, now := reverted(tried[i].err), reverted(estimated[i].err)
+		all[i] = Simulation{Reverts: cmp.Or(then, now), Output: outputs[i], Gas: gas[i].uint64(),
+			AtHead: target == nil || then == nil && now != nil}
 	}
 
 	return nil

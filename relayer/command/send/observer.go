@@ -1,7 +1,6 @@
 package send
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -81,8 +80,8 @@ func (r *round) observe(ctx context.Context) (err error) {
 		err = errors.Join(err, r.advance(ctx))
 	}
 
-	if r.account.NextNonce == nil {
-		r.pause = retryPause
+	if !r.looked.Ready {
+		r.pause = minPause
 	}
 
 	r.idle = len(r.flights) == 0
@@ -112,26 +111,21 @@ func (r *round) wantsLook() bool {
 
 // look looks at everything.
 func (r *round) look(ctx context.Context) error {
-	everyone := !r.looked.Ready || r.account.State == "halted" || len(r.missing) > 0
+	everyone := !r.looked.Ready || r.account.NextNonce == nil || r.account.State == "halted" || len(r.missing) > 0
 	target := r.account.target()
 	look, err := r.cfg.Chain.Look(ctx, r.address, target.Number, everyone)
 	if err != nil {
 		return err
 	}
 
-	r.latest(look.Latest)
-	if !everyone {
-		look.Delegated = r.seen.Delegated // is asked for with everyone
-	}
-
-	r.final(&look, r.view.Head, target.Number)
 	if r.account.NextNonce == nil {
-		err = r.store.adoptFirst(ctx, max(look.Latest, look.Pending))
-	} else {
-		err = r.checkForeign(ctx, look, target)
+		r.looked = View{} // the next round looks again, with what it is now
+		return r.store.fromChain(ctx, max(look.Latest, look.Pending))
 	}
 
-	if err != nil {
+	r.latest(look.Latest)
+	r.final(&look, r.view.Head, target.Number)
+	if err := r.checkForeign(ctx, look, target); err != nil {
 		return err
 	}
 
@@ -163,8 +157,11 @@ func (r *round) checkForeign(ctx context.Context, look Look, target Block) error
 		return nil
 	case seen > next && look.Final > next:
 		found, err := r.cfg.Chain.Find(ctx, r.address, next, account.Checked, target)
-		if err != nil || found != nil && found.Hash != (common.Hash{}) {
-			return cmp.Or(err, r.halt(ctx, seen, next, found))
+		switch {
+		case err != nil:
+			return err
+		case found != nil && found.Hash != (common.Hash{}):
+			return r.halt(ctx, next, found)
 		}
 	case seen <= next && account.State == "halted" && !look.Silent:
 		r.log.WarnContext(ctx, "sender goes on: no node knows a nonce of its account that was not given out here")
@@ -175,23 +172,21 @@ func (r *round) checkForeign(ctx context.Context, look Look, target Block) error
 		return nil
 	}
 
-	return r.halt(ctx, seen, next, nil)
+	return r.stop(ctx, "", fmt.Sprintf("the chain knows nonces up to %d, but %d is the next one here: somebody else used the "+
+		"key, the account's code did (EIP-7702), or the database was restored to an earlier time", seen-1, next))
 }
 
-// halt stops the sender, says why, and which nonce may be adopted: `nonce` was used elsewhere, as the transaction
-// that was found tells; nil: the chain knows nonces up to adopt-1, which may end by itself.
-func (r *round) halt(ctx context.Context, adopt, nonce uint64, found *Transaction) error {
-	why := fmt.Sprintf("the chain knows nonces up to %d, but %d is the next one here: somebody else used the key, "+
-		"the account's code did (EIP-7702), or the database was restored to an earlier time", adopt-1, nonce)
-	stranger := ""
-	if found != nil {
-		stranger = found.Hash.Hex()
-		why = fmt.Sprintf("nonce %d is used by transaction %s in block %d (%s), which was not signed here: somebody else "+
-			"used the key, or the database was restored to an earlier time", nonce, stranger, found.Block, found.BlockHash)
-	}
+// halt stops the sender for a transaction that somebody else has sent.
+func (r *round) halt(ctx context.Context, nonce uint64, found *Transaction) error {
+	return r.stop(ctx, found.Hash.Hex(), fmt.Sprintf("nonce %d is used by transaction %s in block %d (%s), which was not "+
+		"signed here: somebody else used the key, or the database was restored to an earlier time", nonce, found.Hash,
+		found.Block, found.BlockHash))
+}
 
-	why += fmt.Sprintf(". Look at the account in an explorer, then run `escrow-relayer sender adopt-nonce --sender %s "+
-		"--nonce %d`", registry.Text(r.address), adopt)
+// stop halts the sender, and says why. Without a stranger's transaction that may end by itself.
+func (r *round) stop(ctx context.Context, stranger, why string) error {
+	why += ". Look at the account in an explorer, then run `escrow-relayer sender adopt-nonce --sender " +
+		registry.Text(r.address) + "`"
 	changed, err := r.store.halt(ctx, *r.account.NextNonce, why, stranger)
 	if changed {
 		r.log.ErrorContext(ctx, "sender halted", slog.String("reason", why))
@@ -251,8 +246,7 @@ func (r *round) settle(ctx context.Context, look Look) error {
 			r.log.ErrorContext(ctx, "a nonce was used without a transaction", slog.String("command", f.CommandID),
 				slog.Uint64("nonce", f.Nonce))
 		default:
-			adopt := max(look.Latest, look.Pending, *r.account.NextNonce)
-			if err := r.halt(ctx, adopt, f.Nonce, found); err != nil {
+			if err := r.halt(ctx, f.Nonce, found); err != nil {
 				return err
 			}
 		}
@@ -271,7 +265,8 @@ func (r *round) answer(ctx context.Context, endings []ending) error {
 	}
 
 	r.unnamed = slices.DeleteFunc(endings, func(e ending) bool {
-		return e.event.tx == "" || slices.ContainsFunc(answers, func(a command.Answer) bool { return a.CommandID == e.id })
+		return e.event.tx == "" ||
+			slices.ContainsFunc(answers, func(a command.Answer) bool { return a.CommandID == e.CommandID })
 	})
 
 	return nil

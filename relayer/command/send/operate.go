@@ -19,89 +19,50 @@ import (
 // ErrOperation means that what an operator asks for contradicts the sender's state.
 var ErrOperation = errors.New("not possible now")
 
-// AdoptNonce makes nonce the next one of a halted sender, and lets it go on when all below are
-// final.
-//
-// A sender that got a nonce too high by mistake, and so waits for a transaction that will never come, may be given a
-// lower one above those that commands were given: something may be signed for them. Whether the chain knows
-// the nonce already is checked when commands get nonces, as it always is.
-func AdoptNonce(ctx context.Context, db *pgxpool.Pool, chainID int64, sender common.Address, nonce uint64) error {
-	return operate(ctx, db, chainID, sender, func(tx pgx.Tx, state string, next *int64) error {
-		lower := next != nil && nonce < uint64(*next)
-		if state != "halted" && !lower {
-			return fmt.Errorf("%w: the sender is %s; only a halted one adopts a nonce that is not lower than its next one",
-				ErrOperation, state)
-		}
+// AdoptNonce has the owner read the next nonce from the chain again, as before the first one: above all that an
+// endpoint knows, and above those that commands were given, for which something may be signed. A halted sender goes on
+// with it, once all below are final; and one that got it too high, from an endpoint that lied, comes down.
+func AdoptNonce(ctx context.Context, db *pgxpool.Pool, chainID int64, sender common.Address) error {
+	const adopt = `update senders set wait_final = -1, stranger = null,
+		       state = case state when 'halted' then 'active' else state end,
+		       reason = case state when 'halted' then null else reason end, updated_at = now()
+		where chain_id = $1 and address = $2`
 
-		if lower {
-			const unused = `select coalesce(greatest(
-				(select max(nonce) from commands where chain_id = $1 and sender = $2),
-				(select max(nonce) from used_nonces where chain_id = $1 and sender = bytes($2))) + 1, 0)`
-			var lowest int64
-			if err := tx.QueryRow(ctx, unused, chainID, registry.Text(sender)).Scan(&lowest); err != nil {
-				return err
-			}
-
-			if nonce < uint64(lowest) {
-				return fmt.Errorf("%w: nonces up to %d were given to commands; choose %d or more", ErrOperation, lowest-1, lowest)
-			}
-		}
-
-		const adopt = `update senders set next_nonce = $3, first_nonce = least(first_nonce, $3), wait_final = $3, stranger = null,
-			       state = case state when 'halted' then 'active' else state end,
-			       reason = case state when 'halted' then null else reason end, updated_at = now()
-			where chain_id = $1 and address = $2`
-		_, err := tx.Exec(ctx, adopt, chainID, registry.Text(sender), int64(nonce))
-
-		return err
-	})
+	return operate(ctx, db, chainID, sender, "", adopt)
 }
 
 // Pause keeps a sender from taking new commands. What is under way is followed, replaced and answered.
 func Pause(ctx context.Context, db *pgxpool.Pool, chainID int64, sender common.Address, reason string) error {
-	return setState(ctx, db, chainID, sender, "paused", &reason, ", which is more than paused")
+	return operate(ctx, db, chainID, sender, ", which is more than paused", setState, "paused", reason)
 }
 
 // Resume ends a pause. A halted sender needs AdoptNonce.
 func Resume(ctx context.Context, db *pgxpool.Pool, chainID int64, sender common.Address) error {
-	return setState(ctx, db, chainID, sender, "active", nil,
-		"; `sender status` says why, and `sender adopt-nonce` lets it go on")
+	return operate(ctx, db, chainID, sender, "; `sender status` says why, and `sender adopt-nonce` lets it go on", setState,
+		"active", nil)
 }
 
-// setState pauses or resumes a sender; ifHalted completes the refusal for one that is halted.
-func setState(ctx context.Context, db *pgxpool.Pool, chainID int64, sender common.Address, to string, reason *string,
-	ifHalted string) error {
-	return operate(ctx, db, chainID, sender, func(tx pgx.Tx, state string, _ *int64) error {
-		if state == "halted" {
-			return fmt.Errorf("%w: the sender is halted%s", ErrOperation, ifHalted)
-		}
+const setState = `update senders set state = $3, reason = $4, updated_at = now() where chain_id = $1 and address = $2`
 
-		_, err := tx.Exec(ctx,
-			`update senders set state = $3, reason = $4, updated_at = now() where chain_id = $1 and address = $2`,
-			chainID, registry.Text(sender), to, reason)
-
-		return err
-	})
-}
-
-func operate(ctx context.Context, db *pgxpool.Pool, chainID int64, sender common.Address,
-	f func(tx pgx.Tx, state string, next *int64) error) error {
+// operate changes a sender's row; ifHalted completes the refusal for one that is halted, empty: it is changed as well.
+func operate(ctx context.Context, db *pgxpool.Pool, chainID int64, sender common.Address, ifHalted, statement string,
+	args ...any) error {
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
 	err := pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
 		var state string
-		var next *int64
-		err := tx.QueryRow(ctx, `select state, next_nonce from senders where chain_id = $1 and address = $2 for update`,
-			chainID, registry.Text(sender)).Scan(&state, &next)
-		if errors.Is(err, pgx.ErrNoRows) {
+		err := tx.QueryRow(ctx, `select state from senders where chain_id = $1 and address = $2 for update`, chainID,
+			registry.Text(sender)).Scan(&state)
+		switch {
+		case errors.Is(err, pgx.ErrNoRows):
 			return fmt.Errorf("%w: no instance has ever had it; is it configured?", ErrOperation)
-		}
-
-		if err != nil {
+		case err != nil:
 			return err
+		case state == "halted" && ifHalted != "":
+			return fmt.Errorf("%w: the sender is halted%s", ErrOperation, ifHalted)
 		}
 
-		if err := f(tx, state, next); err != nil {
+		if _, err := tx.Exec(ctx, statement, append([]any{chainID, registry.Text(sender)}, args...)...); err != nil {
 			return err
 		}
 

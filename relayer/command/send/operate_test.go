@@ -14,8 +14,8 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/command/send"
 )
 
-func (w *world) adopt(ctx context.Context, nonce uint64) error {
-	return send.AdoptNonce(ctx, w.db, w.node.ChainID().Int64(), w.sender.Address, nonce)
+func (w *world) adopt(ctx context.Context) error {
+	return send.AdoptNonce(ctx, w.db, w.node.ChainID().Int64(), w.sender.Address)
 }
 
 // use uses up a nonce of the sender's account elsewhere.
@@ -45,8 +45,8 @@ func (w *world) awaitHalt(words string) {
 	}, patience, 20*time.Millisecond)
 }
 
-// A sender that was given a nonce too high, by a node that lied at the very first look or by a typing
-// mistake, waits for what nobody will send. It can be brought back, down to what its commands have.
+// A sender that was given a nonce too high, by a node that lied, waits for what nobody will send. It is brought back,
+// down to what the chain shows and to what its commands have.
 func TestNonceTooHigh(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, startSim(t))
@@ -58,7 +58,7 @@ func TestNonceTooHigh(t *testing.T) {
 	w.awaitLook()
 	require.Equal(t, 0, w.int(`select count(*) from commands where nonce is not null`))
 	require.NoError(t, send.Pause(t.Context(), w.db, w.node.ChainID().Int64(), w.sender.Address, "a nonce too high"))
-	require.NoError(t, w.adopt(t.Context(), 0))
+	require.NoError(t, w.adopt(t.Context()))
 	w.awaitState("paused") // still
 	require.NoError(t, send.Resume(t.Context(), w.db, w.node.ChainID().Int64(), w.sender.Address))
 	w.await(first, true, command.Done)
@@ -67,36 +67,47 @@ func TestNonceTooHigh(t *testing.T) {
 
 	w.use()
 	w.awaitState("halted")
-	require.NoError(t, w.adopt(t.Context(), 1000)) // it should have been 2
-	second := w.accept(w.command(command.Approve, w.escrow(1, 0), nil))
-	w.awaitLook()
-	require.ErrorContains(t, w.adopt(t.Context(), 1001), "only a halted one")
-	require.ErrorContains(t, w.adopt(t.Context(), 1000), "only a halted one")
-	require.ErrorContains(t, w.adopt(t.Context(), 0), "choose 1 or more")
-	require.NoError(t, w.adopt(t.Context(), 1)) // which is used: the chain says so
-	w.awaitHalt("--nonce 2")
-	require.Equal(t, 1, w.int(`select count(*) from commands where nonce is not null`))
-	require.NoError(t, w.adopt(t.Context(), 2))
-	w.await(second, true, command.Done)
+	require.NoError(t, w.adopt(t.Context()))
+	w.await(w.accept(w.command(command.Approve, w.escrow(1, 0), nil)), true, command.Done)
+	require.Equal(t, 1, w.int(`select count(*) from commands where nonce = 2`))
 	require.Len(t, w.sent(), 3)
 	found, _ = w.audit()
 	require.Equal(t, map[uint64]string{1: send.FindingForeign}, found)
 }
 
-// C1: a lower nonce that an operator chooses, after the owner has looked at the chain and before it gives
-// the next one out, is not given out when the chain knows it already.
-func TestNonceTooLowAtTheLastMoment(t *testing.T) {
+// C1: a nonce that a command has is not given to another one, though no endpoint knows it.
+func TestNonceOfACommandIsNotAdopted(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, startSim(t))
+	deaf := &deafChain{Nodes: w.nodes}
+	w.start(func(c *send.Config) { c.Chain = deaf })
+	first := w.accept(w.command(command.Approve, w.escrow(1, 0), nil))
+	w.await(first, true, command.Sent)
+	require.NoError(t, w.adopt(t.Context()))
+	second := w.accept(w.command(command.Approve, w.escrow(1, 0), nil))
+	deaf.hears.Store(true)
+	for _, id := range []common.Hash{first, second} {
+		w.await(id, true, command.Done)
+	}
+
+	require.Equal(t, 2, w.int(`select count(distinct nonce) from commands`))
+	require.Len(t, w.sent(), 2)
+}
+
+// C1: a nonce that is to be read again, after the owner has looked at the chain and before it gives the next one out,
+// is not given out as it was.
+func TestNonceIsReadAgainAtTheLastMoment(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, startSim(t))
 	w.use()
 	w.use()
+	stop := w.start(nil)
+	w.awaitState("active")
+	stop()
+	w.exec(`update senders set next_nonce = 5`)
 	id := w.accept(w.command(command.Approve, w.escrow(1, 0), nil))
-	w.start(func(c *send.Config) {
-		c.Chain = &lateChain{Nodes: w.nodes, happen: func(ctx context.Context) error { return w.adopt(ctx, 0) }}
-	})
-	w.awaitHalt("--nonce 2")
-	require.Equal(t, 0, w.int(`select count(*) from commands where nonce is not null`))
-	require.NoError(t, w.adopt(t.Context(), 2))
+	w.start(func(c *send.Config) { c.Chain = &lateChain{Nodes: w.nodes, happen: w.adopt} })
 	w.await(id, true, command.Done)
+	require.Equal(t, 1, w.int(`select count(*) from commands where nonce = 2`))
 	require.Len(t, w.sent(), 3)
 }

@@ -52,24 +52,24 @@ func outcomeOf(f *flight, receipts map[common.Hash]*Receipt) (e ending, ok bool)
 			continue
 		}
 
-		block, hash := int64(r.Block), r.BlockHash.Hex()
-		e = ending{id: f.CommandID, tx: r.Hash.Hex(), block: &block, blockHash: &hash, feePaid: r.FeePaid}
+		e.Answer = command.Answer{CommandID: f.CommandID, Transaction: r.Hash.Hex(), Block: int64(r.Block),
+			BlockHash: r.BlockHash.Hex(), FeePaid: r.FeePaid.String()}
 		switch {
 		case a.Purpose == purposeVoid:
 			why := f.givenUp()
-			e.state, e.code, e.detail = command.Voided, why.code, why.detail
+			e.State, e.Code, e.Detail = command.Voided, why.code, why.detail
 		case !r.Succeeded:
-			e.state, e.code = command.Reverted, command.CodeReverts
+			e.State, e.Code = command.Reverted, command.CodeReverts
 		case !acted(r, &f.request):
-			e.state, e.code = command.Reverted, command.CodeNoEffect
-			e.detail = "the transaction succeeded and the escrow emitted nothing: a reorganisation took the escrow away"
+			e.State, e.Code = command.Reverted, command.CodeNoEffect
+			e.Detail = "the transaction succeeded and the escrow emitted nothing: a reorganisation took the escrow away"
 		default:
-			e.state = command.Done
+			e.State = command.Done
 			if int64(r.Time) > f.ExpiresAt.Unix() {
-				e.state = command.DoneLate
+				e.State = command.DoneLate
 			}
 
-			e.event = event{tx: e.tx, name: effects[f.Kind]}
+			e.event = event{e.Transaction, effects[f.Kind]}
 		}
 
 		return e, true
@@ -80,13 +80,14 @@ func outcomeOf(f *flight, receipts map[common.Hash]*Receipt) (e ending, ok bool)
 
 // supersededBy is the answer to a command with a nonce that somebody else's transaction has used, or none.
 func supersededBy(f *flight, found *Transaction) ending {
-	block, hash := int64(found.Block), found.BlockHash.Hex()
-	e := ending{id: f.CommandID, state: command.Superseded, code: command.CodeForeignNonce, block: &block,
-		blockHash: &hash, detail: fmt.Sprintf("nonce %d was used by code of the account, or by an authorization of its key "+
-			"(EIP-7702): up to this block nobody has sent a transaction with it", f.Nonce)}
+	a := command.Answer{CommandID: f.CommandID, State: command.Superseded, Code: command.CodeForeignNonce,
+		Block: int64(found.Block), BlockHash: found.BlockHash.Hex(), Detail: fmt.Sprintf("nonce %d was used by code of the "+
+			"account, or by an authorization of its key (EIP-7702): up to this block nobody has sent a transaction with it",
+			f.Nonce)}
 	if found.Hash != (common.Hash{}) {
-		e.tx, e.detail = found.Hash.Hex(), fmt.Sprintf("nonce %d was used by a transaction that was not signed here", f.Nonce)
+		a.Transaction = found.Hash.Hex()
+		a.Detail = fmt.Sprintf("nonce %d was used by a transaction that was not signed here", f.Nonce)
 	}
 
-	return e
+	return ending{Answer: a}
 }

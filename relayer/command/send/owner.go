@@ -126,10 +126,8 @@ func (c *contender) announce(ctx context.Context) {
 
 // serve works until ctx ends or another instance has taken the sender.
 func (c *contender) serve(ctx context.Context) {
-	gauge := c.sender.cfg.Metrics.owned.WithLabelValues(c.sender.cfg.Name)
 	c.owned.Add(1)
-	gauge.Set(1)
-	defer func() { c.owned.Add(-1); gauge.Set(0) }()
+	defer c.owned.Add(-1)
 	if err := c.sender.Run(ctx, c.wake); err != nil && ctx.Err() == nil {
 		c.sender.log.WarnContext(ctx, "sender given up", slog.Any("err", err))
 	}

@@ -21,21 +21,24 @@ type Revert struct {
 	Unauthorised bool
 }
 
-// reverted tells a call that the node could not carry out from a failure to ask. A contract's refusal comes
+// reverted is how a call failed that a node has answered so; nil: it succeeded. A contract's refusal comes
 // with the data that it returned, which may be empty.
-func reverted(err error) (*Revert, error) {
+func reverted(err error) *Revert {
 	fault, is := errors.AsType[*chain.NodeError](err)
-	if !is {
-		return nil, err
+	switch {
+	case err == nil:
+		return nil
+	case !is:
+		return &Revert{Reason: err.Error()}
 	}
 
 	var data hexutil.Bytes
 	if json.Unmarshal(fault.Data, &data) == nil {
 		return &Revert{Reason: decodeRevert(data),
-			Unauthorised: slices.Contains(partyErrors, errorNames[hex.EncodeToString(data)])}, nil
+			Unauthorised: slices.Contains(partyErrors, errorNames[hex.EncodeToString(data)])}
 	}
 
-	return &Revert{Reason: fault.Message}, nil
+	return &Revert{Reason: fault.Message}
 }
 
 // The names of custom errors, by selector: those of the known contracts, and what others call the same.

@@ -15,7 +15,7 @@ import (
 
 // account is a sender's row.
 type account struct {
-	NextNonce   *uint64
+	NextNonce   *uint64 // nil: it is to be read from the chain
 	WaitFinal   uint64
 	State       string
 	Stranger    string    // the transaction that it is halted for; empty: none that is named
@@ -127,8 +127,8 @@ type waiting struct {
 	Rival       string // one under way that may make it impossible
 	EventTx     string // of the canonical event that has done what the command asks for, or settled the escrow
 	EventName   string
-	EventBlock  *int64 // that it is in
-	EventHash   *string
+	EventBlock  int64 // that it is in
+	EventHash   string
 }
 
 // wei is an amount as in a numeric column without fraction. Without Int it is null.

@@ -93,7 +93,7 @@ func (s *Sender) Run(ctx context.Context, wake <-chan struct{}) error {
 
 	s.log.InfoContext(ctx, "sender taken over", slog.Int64("epoch", store.epoch))
 
-	return newTenure(shared{s, store}).run(ctx, wake)
+	return newTenure(s, store).run(ctx, wake)
 }
 
 func (cfg *Config) setDefaults() {

@@ -233,14 +233,11 @@ func TestForeignUseHalts(t *testing.T) {
 	w.await(w.accept(w.command(command.Approve, w.escrow(1, 0), nil)), true, command.Done)
 
 	w.use()
-	require.Eventually(t, func() bool {
-		return w.int(`select count(*) from senders where state = 'halted' and reason like '%--nonce 2%'`) == 1
-	}, patience, 20*time.Millisecond)
-
+	w.awaitState("halted")
 	id := w.accept(w.command(command.Approve, w.escrow(1, 0), nil))
 	w.mine(3)
 	require.Equal(t, command.Accepted, w.answer(id).State)
-	require.NoError(t, send.AdoptNonce(t.Context(), w.db, w.node.ChainID().Int64(), w.sender.Address, 2))
+	require.NoError(t, w.adopt(t.Context()))
 	w.await(id, true, command.Done)
 	require.Len(t, w.sent(), 3)
 	found, _ := w.audit()
@@ -266,7 +263,7 @@ func TestRestoredDatabaseHalts(t *testing.T) {
 	require.Equal(t, 0, w.int(`select count(*) from command_attempts`))
 
 	w.mine(1)
-	require.NoError(t, send.AdoptNonce(t.Context(), w.db, w.node.ChainID().Int64(), w.sender.Address, 1))
+	require.NoError(t, w.adopt(t.Context()))
 	w.mine(confirmations)
 	w.awaitLook()
 	record(t, w.db, w.node.ChainID().Int64(), escrow, "released", w.sender.Address) // the watches have seen it

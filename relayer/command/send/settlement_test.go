@@ -35,16 +35,10 @@ func TestANullReceiptIsNoAnswer(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t, startSim(t))
-			others := []string{w.node.HTTP()}
-			if everywhere {
-				others = nil
-			}
-
-			node, source := w.faulty(others...)
-			nulls, nodes := receiptless(node), send.NewNodes(source)
+			w, node := newFaultyWorld(t, !everywhere)
+			nulls := receiptless(node)
 			var halts *said
-			w.start(func(c *send.Config) { c.Chain, halts = nodes, listen(c, halted) })
+			w.start(func(c *send.Config) { halts = listen(c, halted) })
 			var ids []common.Hash
 			for range 3 {
 				ids = append(ids, w.accept(w.command(command.Approve, w.escrow(1, 0), nil)))
@@ -82,7 +76,7 @@ func TestAStolenNonceIsNamed(t *testing.T) {
 	require.Equal(t, thief.Hex(), a.Transaction)
 	require.Equal(t, w.receipt(thief).BlockHash.Hex(), a.BlockHash)
 	w.awaitHalt(thief.Hex())
-	require.NoError(t, w.adopt(t.Context(), 1))
+	require.NoError(t, w.adopt(t.Context()))
 	w.await(w.accept(w.command(command.Approve, w.escrow(1, 0), nil)), true, command.Done)
 	found, _ := w.audit()
 	require.Empty(t, found, "the chain says the same")
@@ -96,15 +90,13 @@ func TestAStolenNonceIsNamed(t *testing.T) {
 // An answer `superseded` is compared with the chain, also where the first endpoint has no receipts.
 func TestAuditComparesWhatIsSuperseded(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, startSim(t))
+	w, node := newFaultyWorld(t, true)
 	stop := w.start(nil)
 	id := w.accept(w.command(command.Approve, w.escrow(1, 0), nil))
 	w.await(id, true, command.Done)
 	stop()
 	w.exec(`update commands set state = 'superseded', tx_hash = null, block_number = null, block_hash = null`)
-	node, source := w.faulty(w.node.HTTP())
 	nulls := receiptless(node)
-	w.nodes = send.NewNodes(source)
 	w.awaitTarget()
 	require.Eventually(t, func() bool {
 		found, done := w.audit()

@@ -72,7 +72,7 @@ func own(ctx context.Context, cfg *Config, sender common.Address) (*store, error
 }
 
 const lockSender = `
-	select s.next_nonce, s.wait_final, s.state, coalesce(s.stranger, '') as stranger, coalesce(s.checked_block, 0) as checked, clock_timestamp() as now, false as due,
+	select case when s.wait_final >= 0 then s.next_nonce end as next_nonce, greatest(s.wait_final, 0) as wait_final, s.state, coalesce(s.stranger, '') as stranger, coalesce(s.checked_block, 0) as checked, clock_timestamp() as now, false as due,
 	       case when s.spend_day = (now() at time zone 'utc')::date then s.spent_fees else 0 end as spent_fees,
 	       case when s.spend_day = (now() at time zone 'utc')::date then s.spent_value else 0 end as spent_value,
 	       coalesce(l.next_block - 1, 0) as ledger_block, coalesce(l.block_hash, '') as ledger_hash,
@@ -214,22 +214,24 @@ func (s *store) load(ctx context.Context) (a *account, flights []*flight, err er
 	return a, flights, err
 }
 
-const setFirstNonce = `
-	update senders set next_nonce = @nonce, first_nonce = coalesce(first_nonce, @nonce), wait_final = @nonce, updated_at = now()
-	 where chain_id = @chain and address = @sender and next_nonce is null`
+const setFromChain = `
+	update senders set next_nonce = n.nonce, first_nonce = least(first_nonce, n.nonce), wait_final = n.nonce, updated_at = now()
+	  from (select greatest(@nonce, (select max(nonce) + 1 from commands where chain_id = @chain and sender = @sender),
+	               (select max(nonce) + 1 from used_nonces where chain_id = @chain and sender = bytes(@sender))) as nonce) n
+	 where chain_id = @chain and address = @sender and (next_nonce is null or wait_final < 0)`
 
-// adoptFirst sets the nonce of a sender before its first owner.
-func (s *store) adoptFirst(ctx context.Context, nonce uint64) error {
-	return s.set(ctx, "adopt the first nonce", setFirstNonce, pgx.StrictNamedArgs{"nonce": nonce})
+// fromChain sets the next nonce before a sender's first owner, and where an operator asks for that (AdoptNonce).
+func (s *store) fromChain(ctx context.Context, nonce uint64) error {
+	return s.set(ctx, "take the next nonce from the chain", setFromChain, pgx.StrictNamedArgs{"nonce": nonce})
 }
 
 const setHalted = `
 	update senders set state = 'halted', reason = @reason, stranger = nullif(@stranger, ''), updated_at = now()
-	 where chain_id = @chain and address = @sender and next_nonce = @next
+	 where chain_id = @chain and address = @sender and next_nonce = @next and wait_final >= 0
 	   and (state <> 'halted' or stranger is null and @stranger <> '')`
 
 // halt stops the sender. Where it names a stranger's transaction, an operator has to look; else it may end by itself.
-// next is the next nonce that the halt was judged by: one that an operator has adopted since makes it obsolete.
+// next is the next nonce that the halt was judged by: it is obsolete once an operator has asked for another one.
 func (s *store) halt(ctx context.Context, next uint64, reason, stranger string) (changed bool, err error) {
 	return s.exec(ctx, "halt", setHalted, pgx.StrictNamedArgs{"next": next, "reason": reason, "stranger": stranger})
 }
@@ -276,7 +278,7 @@ const selectWaiting = `
 	select ` + requestColumns + `, clock_timestamp() as now, c.holds,
 	       g.address is not null as registered, coalesce(r.status, '') as status, coalesce(r.payer, '') as payer, coalesce(r.payee, '') as payee,
 	       coalesce(r.arbiter, '') as arbiter, coalesce(r.amount, 0) as amount, coalesce(r.release_time, 0) as release_time, coalesce(r.approvals_required, 0) as required,
-	       coalesce(r.approvers, '{}') as approvers, coalesce(e.tx, '') as event_tx, coalesce(e.event_type, '') as event_name, e.block_number as event_block, e.block_hash as event_hash,
+	       coalesce(r.approvers, '{}') as approvers, coalesce(e.tx, '') as event_tx, coalesce(e.event_type, '') as event_name, coalesce(e.block_number, 0) as event_block, coalesce(e.block_hash, '') as event_hash,
 	       coalesce((select k.command_id from command_claims k where k.chain_id = c.chain_id and k.escrow = c.escrow and k.effect = c.effect
 	                    and k.command_id <> c.command_id), '') as winner,
 	       coalesce((select min(u.command_id) from commands u where ` + excludes + `), '') as rival

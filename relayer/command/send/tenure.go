@@ -13,20 +13,14 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/logging"
 )
 
-// shared is what all parts of a tenure use. Nothing of it changes.
-type shared struct {
-	*Sender
-	store *store
-}
-
 // end stores final states, as of a generation of the ledger, and says so.
-func (s *shared) end(ctx context.Context, endings []ending, generation int64) ([]command.Answer, error) {
-	answers, err := s.store.finish(ctx, endings, generation)
+func (t *tenure) end(ctx context.Context, endings []ending, generation int64) ([]command.Answer, error) {
+	answers, err := t.store.finish(ctx, endings, generation)
 	if err != nil {
 		return nil, err
 	}
 
-	s.tell(ctx, answers)
+	t.tell(ctx, answers)
 
 	return answers, nil
 }
@@ -52,7 +46,8 @@ func (s *Sender) budget(own *big.Int) *big.Int {
 // tenure is the time for which this instance owns the sender, under one epoch, and what it remembers meanwhile. It
 // works in rounds, each of which begins with what the database and the chain say. One goroutine has all of it.
 type tenure struct {
-	shared
+	*Sender
+	store *store
 
 	// What the newest looks at the chain have shown. The first five are of the newest look at everything and change
 	// together; with a new block seen.Latest and head may change alone.
@@ -75,8 +70,8 @@ type tenure struct {
 	failed, unsigned logging.Repeats // why rounds, and signatures, failed
 }
 
-func newTenure(all shared) *tenure {
-	return &tenure{shared: all, out: map[common.Hash]departure{}, missing: map[uint64]int{}}
+func newTenure(sender *Sender, store *store) *tenure {
+	return &tenure{Sender: sender, store: store, out: map[common.Hash]departure{}, missing: map[uint64]int{}}
 }
 
 // sayAgain is how often the log repeats why a round or a signature fails.
@@ -178,7 +173,7 @@ func (r *round) propose(ctx context.Context) error {
 		return nil
 	}
 
-	return r.cfg.Keeper.propose(ctx, &r.shared, r.target.Time)
+	return r.cfg.Keeper.propose(ctx, r.tenure)
 }
 
 // rest says when the next round is to be. Without room what waits is of no interest.

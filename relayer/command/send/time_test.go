@@ -45,15 +45,14 @@ func TestOutbidInWhateverWords(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t, startSim(t))
-			node, source := w.faulty()
+			w, node := newFaultyWorld(t, false)
 			fault := faults.Fault{Mode: faults.SendRefused, Words: words, Of: low}
 			if words == "" {
 				fault.Mode = faults.SendForgotten
 			}
 
-			dear, nodes := node.Inject(fault), send.NewNodes(source)
-			w.start(func(c *send.Config) { c.Chain, c.BumpBlocks, c.Limits.MaxFee = nodes, 1, big.NewInt(1e17) })
+			dear := node.Inject(fault)
+			w.start(func(c *send.Config) { c.BumpBlocks, c.Limits.MaxFee = 1, big.NewInt(1e17) })
 			call, void := w.escrow(1, 0), w.escrow(1, 0)
 			first := w.accept(w.command(command.Approve, call, nil))
 			second := w.accept(w.command(command.Approve, void, nil))
@@ -178,10 +177,9 @@ func TestQuirksOfNodes(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t, startSim(t))
-			node, source := w.faulty()
-			quirk, nodes := node.Inject(faults.Fault{Mode: faults.Rewritten, Rewrite: rewrite}), send.NewNodes(source)
-			w.start(func(c *send.Config) { c.Chain = nodes })
+			w, node := newFaultyWorld(t, false)
+			quirk := node.Inject(faults.Fault{Mode: faults.Rewritten, Rewrite: rewrite})
+			w.start(nil)
 			w.await(w.accept(w.command(command.Approve, w.escrow(1, 0), nil)), true, command.Done)
 			require.Len(t, w.sent(), 1)
 			require.Positive(t, quirk.Hits())
@@ -200,10 +198,9 @@ func TestWhatANodeLacks(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t, startSim(t))
-			node, source := w.faulty()
-			lacks, nodes := node.Inject(fault), send.NewNodes(source)
-			w.start(func(c *send.Config) { c.Chain = nodes })
+			w, node := newFaultyWorld(t, false)
+			lacks := node.Inject(fault)
+			w.start(nil)
 			w.await(w.accept(w.command(command.Approve, w.escrow(1, 0), nil)), true, command.Done)
 			require.Len(t, w.sent(), 1)
 			require.Positive(t, lacks.Hits())
@@ -223,8 +220,8 @@ func TestWhatCannotBeReadIsAskedElsewhere(t *testing.T) {
 			return regexp.MustCompile(`"transactionHash":"0x....`).ReplaceAllString(result, `"transactionHash":"0x1234`)
 		},
 	}
-	for _, method := range []string{"eth_getBalance", "eth_getTransactionCount", "eth_getCode", "eth_call",
-		"eth_feeHistory", "eth_estimateGas", "eth_getTransactionReceipt"} {
+	for _, method := range []string{"eth_getBalance", "eth_getTransactionCount", "eth_call", "eth_feeHistory",
+		"eth_estimateGas", "eth_getTransactionReceipt"} {
 		cases[method] = func(asked, result string) string {
 			if asked == method {
 				return `"hello"`
@@ -237,10 +234,9 @@ func TestWhatCannotBeReadIsAskedElsewhere(t *testing.T) {
 	for name, rewrite := range cases {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t, startSim(t))
-			node, source := w.faulty(w.node.HTTP())
-			odd, nodes := node.Inject(faults.Fault{Mode: faults.Rewritten, Rewrite: rewrite}), send.NewNodes(source)
-			w.start(func(c *send.Config) { c.Chain = nodes })
+			w, node := newFaultyWorld(t, true)
+			odd := node.Inject(faults.Fault{Mode: faults.Rewritten, Rewrite: rewrite})
+			w.start(nil)
 			w.await(w.accept(w.command(command.Approve, w.escrow(1, 0), nil)), true, command.Done)
 			require.Len(t, w.sent(), 1)
 			require.Positive(t, odd.Hits())
@@ -252,13 +248,11 @@ func TestWhatCannotBeReadIsAskedElsewhere(t *testing.T) {
 // the same request are sent, and it waits.
 func TestARefusalIsOfOneCommand(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, startSim(t))
-	node, source := w.faulty()
+	w, node := newFaultyWorld(t, false)
 	reworded := node.Inject(faults.Fault{Mode: faults.Reworded, Words: "Internal JSON-RPC error."})
 	hopeless := w.accept(w.command(command.Refund, w.escrow(1, 0), nil))
 	honest := w.accept(w.command(command.Approve, w.escrow(1, 0), nil))
-	nodes := send.NewNodes(source)
-	w.start(func(c *send.Config) { c.Chain = nodes })
+	w.start(nil)
 	w.await(honest, true, command.Done)
 	w.awaitHeld(hopeless, command.CodeReverts)
 	require.Len(t, w.sent(), 1)
@@ -268,10 +262,9 @@ func TestARefusalIsOfOneCommand(t *testing.T) {
 // What goes out again needs nothing of the nodes: where none tells the fees, what a pool has lost is sent as it is.
 func TestSentAgainWithoutFees(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, startSim(t))
-	node, source := w.faulty()
-	forgets, nodes := node.Inject(faults.Fault{Mode: faults.SendForgotten}), send.NewNodes(source)
-	w.start(func(c *send.Config) { c.Chain, c.BumpBlocks = nodes, 1 })
+	w, node := newFaultyWorld(t, false)
+	forgets := node.Inject(faults.Fault{Mode: faults.SendForgotten})
+	w.start(func(c *send.Config) { c.BumpBlocks = 1 })
 	id := w.accept(w.command(command.Approve, w.escrow(1, 0), nil))
 	require.Eventually(t, func() bool { return forgets.Hits() > 0 }, patience, 10*time.Millisecond)
 	for _, method := range []string{"eth_feeHistory", "eth_gasPrice"} {
@@ -286,13 +279,11 @@ func TestSentAgainWithoutFees(t *testing.T) {
 // Nor does it need the receipts of what is mined: where no node gives them, the next nonce goes out again all the same.
 func TestSentAgainWithoutReceipts(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, startSim(t))
-	node, source := w.faulty()
-	nodes := send.NewNodes(source)
+	w, node := newFaultyWorld(t, false)
 	one, other := w.escrow(1, 0), w.escrow(1, 0)
 	var log *said
 	w.start(func(c *send.Config) {
-		c.Chain, c.ResendEvery, log = nodes, 20*time.Millisecond, listen(c, "sender round failed, retrying")
+		c.ResendEvery, log = 20*time.Millisecond, listen(c, "sender round failed, retrying")
 	})
 	first := w.accept(w.command(command.Approve, one, nil))
 	w.awaitBroadcast(first)
