@@ -80,10 +80,12 @@ func (g *Geth) fund(ctx context.Context) error {
 		}
 	}
 
+	// Once they have left the pool: it learns of a block after the block is the head, and until then refuses whoever
+	// has nothing in its state.
 	return g.poll(ctx, func() (bool, error) {
-		var funds hexutil.Big
-		err := g.client.CallContext(ctx, &funds, "eth_getBalance", g.accounts[len(g.accounts)-1].Address, "latest")
-		return funds.ToInt().Sign() > 0, err
+		var pool struct{ Pending, Queued hexutil.Uint }
+		err := g.client.CallContext(ctx, &pool, "txpool_status")
+		return pool.Pending+pool.Queued == 0, err
 	})
 }
 

@@ -91,11 +91,12 @@ func Once(ctx context.Context, cfg Config) (r Removed, err error) {
 	return r, nil
 }
 
-// removeAll runs a statement in steps until it finds nothing more.
+// removeAll runs a statement in steps until it finds nothing more. Each step is planned anew: a generic plan that was
+// made while nothing waited to be sent (PostgreSQL manual, PREPARE) would go on after the outbox has filled.
 func removeAll(ctx context.Context, cfg Config, statement string, step int) (removed int64, err error) {
 	for cfg.Events > 0 {
-		tag, err := cfg.DB.Exec(ctx, statement, pgx.StrictNamedArgs{"chain": cfg.ChainID, "age": cfg.Events.Seconds(),
-			"step": step})
+		tag, err := cfg.DB.Exec(ctx, statement, pgx.QueryExecModeExec, pgx.StrictNamedArgs{"chain": cfg.ChainID,
+			"age": cfg.Events.Seconds(), "step": step})
 		if err != nil || tag.RowsAffected() == 0 {
 			return removed, err
 		}

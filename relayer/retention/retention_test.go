@@ -4,10 +4,12 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
@@ -200,4 +202,28 @@ func (c *counter) Enabled(context.Context, slog.Level) bool { return true }
 func (c *counter) Handle(context.Context, slog.Record) error {
 	c.n++
 	return nil
+}
+
+// No step is prepared: its plan would stay the one that was right while the outbox was empty.
+func TestStepsArePlannedAnew(t *testing.T) {
+	t.Parallel()
+	f := setup(t)
+	for range 10 {
+		_, err := retention.Once(t.Context(), retention.Config{DB: f.DB, ChainID: chain, Events: time.Hour})
+		require.NoError(t, err)
+	}
+
+	var prepared []string
+	for _, c := range f.DB.AcquireAllIdle(t.Context()) {
+		rows, _ := c.Query(t.Context(), `select statement from pg_prepared_statements`)
+		all, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		require.NoError(t, err)
+		prepared = append(prepared, all...)
+		c.Release()
+	}
+
+	text := strings.Join(prepared, "\n")
+	require.Contains(t, text, "delete from chain_blocks", "which needs no other plan")
+	require.NotContains(t, text, "delete from events")
+	require.NotContains(t, text, "delete from commands")
 }
