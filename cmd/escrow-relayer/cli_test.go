@@ -21,14 +21,7 @@ import (
 // call runs the binary with nothing but the given environment.
 func call(t *testing.T, env []string, args ...string) (code int, out string) {
 	for range 10 {
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
-		cmd := exec.CommandContext(ctx, bin, args...)
-		cmd.Env = append([]string{"PATH=" + os.Getenv("PATH")}, env...)
-		var b bytes.Buffer
-		cmd.Stdout, cmd.Stderr = &b, &b
-		_ = cmd.Run()
-		cancel()
-		code, out = cmd.ProcessState.ExitCode(), b.String()
+		code, out = callOnce(t, env, args...)
 		// On a busy machine doctor finds that what answers at once elsewhere does not, and is right.
 		if !slices.Contains(args, "doctor") || !strings.Contains(out, "no answer within 3s") {
 			break
@@ -36,6 +29,18 @@ func call(t *testing.T, env []string, args ...string) (code int, out string) {
 	}
 
 	return code, out
+}
+
+func callOnce(t *testing.T, env []string, args ...string) (code int, out string) {
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, bin, args...)
+	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH")}, env...)
+	var b bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &b, &b
+	_ = cmd.Run()
+
+	return cmd.ProcessState.ExitCode(), b.String()
 }
 
 func TestUsage(t *testing.T) {

@@ -72,16 +72,14 @@ func (g *Geth) fund(ctx context.Context) error {
 	}
 
 	for i, a := range g.accounts {
-		// With the nonce, since geth would count on from the newest one that its pool has lined up, which
-		// may be an earlier one.
+		// With the nonce: geth would count on from the newest that its pool has lined up, maybe an earlier one.
 		tx := map[string]any{"from": rich[0], "nonce": hexutil.Uint64(i), "to": a.Address, "value": (*hexutil.Big)(endowment)}
 		if err := g.call(ctx, "eth_sendTransaction", tx); err != nil {
 			return fmt.Errorf("fund %s: %w", a.Address, err)
 		}
 	}
 
-	// Once they have left the pool: it learns of a block after the block is the head, and until then refuses whoever
-	// has nothing in its state.
+	// The pool learns of a block after it is the head, and until then refuses whoever has nothing in its state.
 	return g.poll(ctx, func() (bool, error) {
 		var pool struct{ Pending, Queued hexutil.Uint }
 		err := g.client.CallContext(ctx, &pool, "txpool_status")

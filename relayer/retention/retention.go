@@ -1,14 +1,13 @@
-// Package retention removes data without further use, in small steps, so that it holds locks only
-// briefly. The leader runs it.
+// Package retention removes data without further use, in small steps, so that locks are brief. The leader runs it.
 //
-// It removes the events of escrows that have ended (contract.Event.Ends), the history of an escrow
-// as a whole, once it is older than Config.Events and its end is below the verified block and at
-// most the oldest block with a stored hash: below that, cursors stay ahead and reorganisations end.
-// It removes answered commands, Config.Events after they were answered and could not be carried out any more, unless
-// something still counts on them; of those with a nonce the table used_nonces keeps what an audit compares.
+// It removes the events of escrows that have ended (contract.Event.Ends), the history of an escrow as a whole, once it
+// is older than Config.Events and its end is below the verified block and at most the oldest block with a stored hash:
+// below that, cursors stay ahead and reorganisations end. It removes answered commands, Config.Events after they were
+// answered and could not be carried out any more, unless something still counts on them; of those with a nonce the
+// table used_nonces keeps what an audit compares.
 //
-// It removes instances that have been dead for longer than Config.Instances and own nothing, and
-// block hashes far below finality. It keeps every event of an escrow that may still emit one.
+// It removes instances that have been dead for longer than Config.Instances and own nothing, and block hashes far below
+// finality. It keeps every event of an escrow that may still emit one.
 package retention
 
 import (
