@@ -107,7 +107,7 @@ func TestBrokenRulesAreTold(t *testing.T) {
 }
 
 // Whatever happens to the database, the leader or Pub/Sub, every screen says the same cause at once, and the alert of
-// it fires within its limit: the table in deploy/watching.md is what this test logs. One fleet suffers all of it, one
+// it fires within its limit: deploy/watching.md says what this test logs. One fleet suffers all of it, one
 // after the other. Disks are really full where this process may mount some.
 func TestFaultsAreTold(t *testing.T) {
 	program, bin := outagePrograms(t)
@@ -118,8 +118,8 @@ func TestFaultsAreTold(t *testing.T) {
 	process := func(leads bool) *lab.Process {
 		leader, err := f.leader()
 		require.NoError(t, err)
-		i := slices.IndexFunc(f.relayers, func(s *lab.Supervised) bool { return (s == leader) == leads })
-		return f.relayers[i].Process()
+		i := slices.IndexFunc(f.relayers, func(s *supervised) bool { return (s == leader) == leads })
+		return f.relayers[i].process()
 	}
 	limits := map[string]time.Duration{"": 0, "RelayerDatabaseDown": w.shortened(fleet.LimitDatabase.Critical),
 		fleet.OldOutbox: fleet.LimitOutbox.Critical}
@@ -451,12 +451,12 @@ func theOutages() []outage {
 				"RelayerNoLeader": fleet.LimitNoLeader.Critical},
 			begin: func(f *outageFleet) (func() error, error) {
 				for _, s := range f.relayers {
-					s.Down()
+					s.keepDown()
 				}
 
 				return func() error {
 					for _, s := range f.relayers {
-						s.Up()
+						s.up()
 					}
 
 					return nil
@@ -472,12 +472,12 @@ func theOutages() []outage {
 					return nil, err
 				}
 
-				frozen := s.Process()
+				frozen := s.process()
 				frozen.Signal(syscall.SIGSTOP)
 
 				return func() error {
-					if s.Process() == frozen {
-						return fmt.Errorf("%s was frozen and the platform did not restart it", s.ID)
+					if s.process() == frozen {
+						return fmt.Errorf("%s was frozen and the platform did not restart it", s.id)
 					}
 
 					return nil
@@ -552,7 +552,7 @@ type outageFleet struct {
 	w        *outageWorld
 	o        *outage
 	chain    int64
-	relayers []*lab.Supervised
+	relayers []*supervised
 	beside   []*outageFleet // chains that its relayers follow too
 
 	database, pubsub, node *faults.TCP
@@ -593,10 +593,15 @@ func (w *outageWorld) start(chain int64, o *outage) *outageFleet {
 	others := f.others(ctx)
 	for i := range 2 {
 		id := fmt.Sprintf("r%d", i)
-		f.relayers = append(f.relayers, l.Supervise(id, i, 2, nil, lab.Supervision{
-			Liveness: max(w.shortened(10*time.Second), 2*time.Second), Backoff: time.Second, Others: others,
-			Started: func(p *lab.Process) { w.scrape(fmt.Sprintf("%d-%s", chain, id), p) },
-		}))
+		s := supervise(id, max(w.shortened(10*time.Second), 2*time.Second), func() (*lab.Process, error) {
+			if len(others) == 0 {
+				return l.Run(id, i, 2, nil)
+			}
+
+			return l.RunChains(id, i, 2, nil, others...)
+		}, func(p *lab.Process) { w.scrape(fmt.Sprintf("%d-%s", chain, id), p) })
+		w.later(s.stop)
+		f.relayers = append(f.relayers, s)
 	}
 
 	for _, c := range append([]*outageFleet{f}, f.beside...) {
@@ -645,13 +650,14 @@ func (f *outageFleet) traffic() {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_ = traffic.Run(ctx, time.Second, 2) // that it fails when the node is down is part of the outage
+		// That it fails when the node is down is part of the outage.
+		_ = lab.Every(ctx, time.Second, func() error { return traffic.Step(ctx, 2) })
 	}()
 	f.w.later(func() error { cancel(); <-done; traffic.Close(); return nil })
 }
 
 // leader is the relayer that leads.
-func (f *outageFleet) leader() (*lab.Supervised, error) {
+func (f *outageFleet) leader() (*supervised, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	fl, err := fleet.Read(ctx, f.DB, f.chain)
@@ -660,7 +666,7 @@ func (f *outageFleet) leader() (*lab.Supervised, error) {
 	}
 
 	for _, s := range f.relayers {
-		if s.ID == fl.Leader.Instance {
+		if s.id == fl.Leader.Instance {
 			return s, nil
 		}
 	}

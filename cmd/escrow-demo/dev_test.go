@@ -1,7 +1,10 @@
 package main
 
 import (
+	"net"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -13,11 +16,8 @@ import (
 	"github.com/fusion-prime/escrow-relayer/internal/testpubsub"
 )
 
-// A consumer is developed with messages that it has to refuse, and with events that are published on request.
-func TestDevGoesOnAfterPoison(t *testing.T) {
-	t.Setenv("EVENT_NAMES", "EscrowCreated")
-	t.Setenv("OTHER_EVENTS_TOPIC_ID", "settlement.other.v1")
-	var reserved [2]*port.Reserved
+// reserve reserves a port for Pub/Sub, and one for the page.
+func reserve(t *testing.T) (reserved [2]*port.Reserved) {
 	for i := range reserved {
 		var err error
 		reserved[i], err = port.Reserve()
@@ -25,10 +25,31 @@ func TestDevGoesOnAfterPoison(t *testing.T) {
 		t.Cleanup(func() { require.NoError(t, reserved[i].Close()) })
 	}
 
+	return reserved
+}
+
+// Why it could not run is told, and nothing is left.
+func TestDevThatCannotStart(t *testing.T) {
+	t.Parallel()
+	reserved := reserve(t)
+	taken, err := net.Listen("tcp", reserved[1].Addr())
+	require.NoError(t, err)
+	defer taken.Close()
+	d := startDemo(t, "dev", "--pubsub", reserved[0].Addr(), "--port", strconv.Itoa(reserved[1].Number))
+	require.Equal(t, exitRefused, d.end("http://"+reserved[0].Addr()))
+	require.Contains(t, d.said.String(), "set PORT to a free port", "the end of the log")
+}
+
+// A consumer is developed with messages that it has to refuse, and with events that are published on request.
+func TestDevGoesOnAfterPoison(t *testing.T) {
+	t.Setenv("EVENT_NAMES", "EscrowCreated")
+	t.Setenv("OTHER_EVENTS_TOPIC_ID", "settlement.other.v1")
+	reserved := reserve(t)
 	d := startDemo(t, "dev", "--interval", "200ms", "--pubsub", reserved[0].Addr(), "--port",
 		strconv.Itoa(reserved[1].Number))
 	_, url, _ := strings.Cut(d.until("ready   page "), "page ")
 	url, _, _ = strings.Cut(url, " ")
+	_, settings, _ := strings.Cut(d.until("need its settings: . "), "settings: ")
 	d.until("Ctrl-C ends it")
 	client, err := pubsub.NewClient(t.Context(), "local", testpubsub.ClientOptions(reserved[0].Addr())...)
 	require.NoError(t, err)
@@ -53,6 +74,9 @@ func TestDevGoesOnAfterPoison(t *testing.T) {
 
 	d.until(`"event_type":"EscrowDeployed"`)
 	d.until(`"event_type":"EscrowCreated"`)
+	out, err := exec.CommandContext(t.Context(), "sh", "-c",
+		settings+"; exec "+filepath.Join(programs, "escrow-relayer")+" replay --from 1 --to 1000000 --dry-run").CombinedOutput()
+	require.NoError(t, err, "%s", out)
 	require.NoError(t, d.cmd.Process.Signal(os.Interrupt))
 	require.Zero(t, d.end(url), d.said.String())
 }

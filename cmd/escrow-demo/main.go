@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"github.com/fusion-prime/escrow-relayer/internal/demo"
 )
@@ -85,7 +84,7 @@ Exit codes: 0 well; 1 an event is missing, out of order, or came twice without a
 				return err
 			}
 
-			o.Out, o.Size = cmd.OutOrStdout(), terminal()
+			o.Out = cmd.OutOrStdout()
 
 			return demo.Run(cmd.Context(), o)
 		},
@@ -102,23 +101,6 @@ Exit codes: 0 well; 1 an event is missing, out of order, or came twice without a
 	cmd.AddCommand(devCommand(&o.Bin))
 
 	return cmd
-}
-
-// terminal returns the size of the terminal that stdout is; nil when it is none.
-func terminal() func() (width, height int) {
-	fd := int(os.Stdout.Fd())
-	if !term.IsTerminal(fd) {
-		return nil
-	}
-
-	return func() (int, int) {
-		width, height, err := term.GetSize(fd)
-		if err != nil || width == 0 {
-			return 80, 24
-		}
-
-		return width, height
-	}
 }
 
 // relayer finds the relayer's binary.

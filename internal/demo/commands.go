@@ -158,24 +158,17 @@ func (c *commands) deliver(ctx context.Context, s *command.Signed, relayers func
 		return c.pubsub.Publish(ctx, body)
 	}
 
-	pause := time.NewTicker(100 * time.Millisecond)
-	defer pause.Stop()
-	for {
-		for _, p := range relayers() {
-			once, cancel := context.WithTimeout(ctx, 5*time.Second)
-			_, err := (&command.Client{URL: p.URL + "/chains/" + c.lab.Chain.ChainID().String()}).Send(once, s)
-			cancel()
-			if refused := (*command.RefusedError)(nil); err == nil || errors.As(err, &refused) && refused.Code != "" {
-				return nil
-			}
-		}
+	takes := func(p *lab.Process) bool {
+		once, cancel := context.WithTimeout(ctx, 5*time.Second)
+		defer cancel()
+		_, err := (&command.Client{URL: p.URL + "/chains/" + c.lab.Chain.ChainID().String()}).Send(once, s)
+		refused := (*command.RefusedError)(nil)
 
-		select {
-		case <-pause.C:
-		case <-ctx.Done():
-			return fmt.Errorf("no relayer takes command %s: %w", s.ID(), context.Cause(ctx))
-		}
+		return err == nil || errors.As(err, &refused) && refused.Code != ""
 	}
+
+	return lab.Until(ctx, 100*time.Millisecond, "a relayer that takes command "+s.ID().Hex(),
+		func() bool { return slices.ContainsFunc(relayers(), takes) })
 }
 
 // countFlight counts the commands that have a nonce and no answer.
@@ -185,12 +178,8 @@ const countFlight = `select count(*) from commands where state = 'sent'`
 func (c *commands) awaitFlight(ctx context.Context) (n int) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	_ = lab.Every(ctx, 25*time.Millisecond, func() error { // it cannot fail
-		if err := c.lab.DB.QueryRow(ctx, countFlight).Scan(&n); err == nil && n > 0 {
-			cancel()
-		}
-
-		return nil
+	_ = lab.Until(ctx, 25*time.Millisecond, "commands", func() bool { // else there are none
+		return c.lab.DB.QueryRow(ctx, countFlight).Scan(&n) == nil && n > 0
 	})
 
 	return n

@@ -31,8 +31,6 @@ type Options struct {
 	Keep      bool          // traffic goes on until ctx ends, instead of Duration
 	Commands  bool          // a service asks the relayers to approve and release escrows, too
 	Out       io.Writer
-	// Size of the terminal that Out is, in characters. Nil when Out is none: then lines are printed instead of a picture.
-	Size func() (width, height int)
 }
 
 const (
@@ -58,7 +56,8 @@ const (
 // ErrDirty means that the audit of events found something, ErrCommands that the audit of commands did.
 var (
 	ErrDirty    = errors.New("the audit found events missing, out of order, or twice without a crash")
-	ErrCommands = errors.New("the audit found commands carried out twice, without an answer, or with one that the chain contradicts")
+	ErrCommands = errors.New("the audit found commands carried out twice, without an answer, or with one that " +
+		"the chain contradicts")
 )
 
 // ErrInterrupted means that ctx ended before the audit: nothing can be said.
@@ -164,7 +163,7 @@ func (s *scene) run(ctx context.Context) (err error) {
 		return err
 	}
 
-	// What looks on outlives the traffic: the picture shows the last messages arrive.
+	// What looks on outlives the traffic: it sees the last messages arrive.
 	watching, endWatching := context.WithCancel(context.WithoutCancel(ctx))
 	defer endWatching()
 	var view errgroup.Group
@@ -438,24 +437,16 @@ func (s *scene) faults(ctx context.Context, readPast func(by string)) error {
 func (s *scene) readPast(ctx context.Context, by string) error {
 	ctx, done := context.WithTimeout(ctx, readyTimeout)
 	defer done()
-	c, begun, read := s.chains[0], time.Now(), false
+	c, begun := s.chains[0], time.Now()
 	address, start := c.lab.Contracts.Legacy, c.lab.Contracts.Block
-	err := lab.Every(ctx, 50*time.Millisecond, func() error {
+	what := fmt.Sprintf("the past of factory %s, which %s has added", address, by)
+	if err := lab.Until(ctx, 50*time.Millisecond, what, func() bool {
 		all, err := registry.Factories(ctx, c.lab.DB, c.id)
-		if err != nil {
-			return nil //nolint:nilerr // the next look is soon
-		}
-
-		read = slices.ContainsFunc(all, func(f registry.Factory) bool { return f.Address == address && f.Until == 0 })
-		if read {
-			done()
-		}
-
-		return nil
-	})
-	if !read {
-		return errors.Join(err, fmt.Errorf("the past of factory %s, which %s has added, is not read: %w", address, by,
-			context.Cause(ctx)))
+		return err == nil && slices.ContainsFunc(all, func(f registry.Factory) bool {
+			return f.Address == address && f.Until == 0
+		})
+	}); err != nil {
+		return err
 	}
 
 	s.added = fmt.Sprintf("%s added %s to chain %d: its past, from block %d on, was read within %s", by, address, c.id,

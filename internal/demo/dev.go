@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
@@ -89,7 +90,7 @@ type dev struct {
 	database   string // of the relayer
 	consumer   string // database for a consumer; empty: the Postgres is the user's
 	pubsub     *testpubsub.Server
-	dir        string // the relayer's log
+	dir        string // the relayer's log, and its settings for a shell
 	closers    []func() error
 }
 
@@ -174,23 +175,15 @@ func deployByNode(ctx context.Context, url string) (factory common.Address, bloc
 		BlockNumber     hexutil.Uint64
 		Status          hexutil.Uint64
 	}
-	mined, stop := context.WithCancel(ctx)
-	defer stop()
-	err = lab.Every(mined, 100*time.Millisecond, func() error {
-		if err := node.CallContext(ctx, &receipt, "eth_getTransactionReceipt", hash); err != nil {
-			return fmt.Errorf("read the receipt of the deployment: %w", err)
-		}
-
-		if receipt != nil {
-			stop()
-		}
-
-		return nil
+	var unread error
+	err = lab.Until(ctx, 100*time.Millisecond, "a block with the deployment "+hash.Hex(), func() bool {
+		unread = node.CallContext(ctx, &receipt, "eth_getTransactionReceipt", hash)
+		return receipt != nil || unread != nil
 	})
 	switch {
-	case err != nil:
-		return factory, 0, err
-	case receipt == nil:
+	case unread != nil && ctx.Err() == nil:
+		return factory, 0, fmt.Errorf("read the receipt of the deployment: %w", unread)
+	case err != nil || receipt == nil:
 		return factory, 0, fmt.Errorf("the deployment %s is in no block after %s: does the node mine", hash, deployTimeout)
 	case receipt.Status == 0:
 		return factory, 0, fmt.Errorf("the deployment %s failed on the chain", hash)
@@ -264,24 +257,29 @@ func (d *dev) run(ctx context.Context) (err error) {
 		return err
 	}
 
+	d.closers = append(d.closers, func() error { return os.RemoveAll(d.dir) })
 	chain, err := chainID(ctx, d.rpc)
 	if err != nil {
 		return err
 	}
 
+	settings := []string{"CHAIN_ID=" + chain, "RPC_URLS=" + d.rpc, "FACTORY_ADDRESS=" + d.factory.Hex(),
+		"START_BLOCK=" + strconv.FormatUint(d.startBlock, 10), "DATABASE_URL=" + d.database,
+		"PUBSUB_PROJECT_ID=" + devProject, "PUBSUB_TOPIC_ID=" + devEvents, "RETRACTIONS_TOPIC_ID=" + devRetractions,
+		"PUBSUB_EMULATOR_HOST=" + d.pubsub.Addr(), "INSTANCE_ID=dev", "PARTITION_NUMBER=0", "TOTAL_PARTITIONS=1",
+		"CONFIRMATIONS=" + strconv.FormatUint(d.o.Confirmations, 10), "HTTP_HOST=127.0.0.1",
+		"PORT=" + strconv.Itoa(d.o.Port), "LOG_FORMAT=text"}
+	if err := os.WriteFile(d.settings(), forShell(settings), 0o600); err != nil { // a database's URL has a password
+		return err
+	}
+
 	log := filepath.Join(d.dir, "relayer.log")
-	p, err := lab.StartProcess(d.o.Bin, []string{"run"}, append(os.Environ(),
-		"CHAIN_ID="+chain, "RPC_URLS="+d.rpc, "FACTORY_ADDRESS="+d.factory.Hex(),
-		"START_BLOCK="+strconv.FormatUint(d.startBlock, 10), "DATABASE_URL="+d.database,
-		"PUBSUB_PROJECT_ID="+devProject, "PUBSUB_TOPIC_ID="+devEvents, "RETRACTIONS_TOPIC_ID="+devRetractions,
-		"PUBSUB_EMULATOR_HOST="+d.pubsub.Addr(), "INSTANCE_ID=dev", "PARTITION_NUMBER=0", "TOTAL_PARTITIONS=1",
-		"CONFIRMATIONS="+strconv.FormatUint(d.o.Confirmations, 10), "HTTP_HOST=127.0.0.1",
-		"PORT="+strconv.Itoa(d.o.Port), "LOG_FORMAT=text"), log)
+	p, err := lab.StartProcess(d.o.Bin, []string{"run"}, append(os.Environ(), settings...), log)
 	if err != nil {
 		return err
 	}
 
-	p.ID, p.URL = "the relayer", "http://127.0.0.1:"+strconv.Itoa(d.o.Port)
+	p.ID, p.URL, p.LogFile = "the relayer", "http://127.0.0.1:"+strconv.Itoa(d.o.Port), "below"
 	defer func() {
 		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopWithin)
 		defer cancel()
@@ -289,22 +287,35 @@ func (d *dev) run(ctx context.Context) (err error) {
 			err = stopped
 		}
 
-		if err == nil {
-			err = os.RemoveAll(d.dir)
+		if err != nil { // the file goes with all others
+			err = fmt.Errorf("%w\nThe end of its log:\n%s", err, lastLines(log))
 		}
 	}()
 	ready, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
 	if err := p.Ready(ready); err != nil {
-		return fmt.Errorf("%w\n%s", err, lastLines(log))
+		return err
 	}
 
 	d.introduce(p.URL, chain, log)
 
-	return d.follow(ctx, p, log)
+	return d.follow(ctx, p)
 }
 
-// lastLines of a relayer's log, where it says why it ended.
+// settings is the file with the relayer's settings.
+func (d *dev) settings() string { return filepath.Join(d.dir, "relayer.env") }
+
+// forShell are lines that a shell reads.
+func forShell(settings []string) (lines []byte) {
+	for _, s := range settings {
+		name, value, _ := strings.Cut(s, "=")
+		lines = fmt.Appendf(lines, "export %s='%s'\n", name, strings.ReplaceAll(value, "'", `'\''`))
+	}
+
+	return lines
+}
+
+// lastLines of a log.
 func lastLines(log string) string {
 	text, err := os.ReadFile(log)
 	if err != nil {
@@ -338,6 +349,7 @@ func (d *dev) introduce(page, chain, log string) {
 	}
 
 	d.say("  export EVENTS_SUBSCRIPTION=%s.consumer RETRACTIONS_SUBSCRIPTION=%s.consumer", devEvents, devRetractions)
+	d.say("\nThe relayer's own commands, such as `%s replay`, need its settings: . %s", d.o.Bin, d.settings())
 	d.say("\nA message that it refuses five times is a dead letter: it is told here, and lies in\n%s.consumer. "+
 		"Once the consumer is repaired, start it with both subscriptions set to that one.", devDead)
 	if d.sim != nil {

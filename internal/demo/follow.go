@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
@@ -17,14 +18,14 @@ import (
 )
 
 // follow prints messages and uses the contracts until ctx ends, or the relayer does.
-func (d *dev) follow(ctx context.Context, p *lab.Process, log string) error {
+func (d *dev) follow(ctx context.Context, p *lab.Process) error {
 	g, running := errgroup.WithContext(ctx)
 	g.Go(func() error {
 		select {
 		case <-running.Done():
 			return nil
 		case <-p.Exited():
-			return fmt.Errorf("the relayer has ended:\n%s", lastLines(log))
+			return errors.New("the relayer has ended")
 		}
 	})
 	published := d.pubsub.TapRaw() // consumers are tried with what does not decode, too

@@ -25,13 +25,11 @@ type scene struct {
 	added    string // what came of the factory that was added; empty: none was. Read likewise
 
 	mu      sync.Mutex
-	procs   []*lab.Process // by partition; the last one started
-	moments []moment
+	procs   []*lab.Process               // by partition; the last one started
 	ports   []string                     // by partition: a relayer that starts again is where it was
 	owning  role                         // of the owner of the sender
 	cause   string                       // the last thing that was done to an instance
 	scraped map[*lab.Process]lab.Metrics // a dead process's counters count on
-	drawn   int                          // lines on the terminal that the next picture replaces
 }
 
 // chain is one that the relayers follow.

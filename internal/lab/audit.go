@@ -166,19 +166,15 @@ func (l *Lab) Audit(ctx context.Context, to uint64) (*Audit, error) {
 		return nil, err
 	}
 
-	ticker := time.NewTicker(100 * time.Millisecond)
-	defer ticker.Stop()
-	for {
-		received, retractions := l.Received.Messages(), l.Retracted.Messages()
-		a := Compare(truth, received, retractions)
-		if len(a.Missing)+len(a.Unknown) == 0 || ctx.Err() != nil {
-			a.eachFactory(l.Factories, truth, received, retractions)
-			return a, nil
-		}
+	var a *Audit
+	var received, retractions []testpubsub.Message
+	_ = Until(ctx, 100*time.Millisecond, "the messages", func() bool { // what has not come is in the audit
+		received, retractions = l.Received.Messages(), l.Retracted.Messages()
+		a = Compare(truth, received, retractions)
 
-		select {
-		case <-ctx.Done():
-		case <-ticker.C:
-		}
-	}
+		return len(a.Missing)+len(a.Unknown) == 0
+	})
+	a.eachFactory(l.Factories, truth, received, retractions)
+
+	return a, nil
 }

@@ -9,6 +9,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -328,8 +329,11 @@ func (l *Lab) RunReady(ctx context.Context, id string, number, total int, env ma
 }
 
 // Head is the newest block of the chain.
-func (l *Lab) Head(ctx context.Context) (uint64, error) {
-	c, err := ethclient.DialContext(ctx, l.Chain.HTTP())
+func (l *Lab) Head(ctx context.Context) (uint64, error) { return Head(ctx, l.Chain) }
+
+// Head is the newest block of a chain.
+func Head(ctx context.Context, chain testchain.Node) (uint64, error) {
+	c, err := ethclient.DialContext(ctx, chain.HTTP())
 	if err != nil {
 		return 0, err
 	}
@@ -353,4 +357,19 @@ func Every(ctx context.Context, interval time.Duration, do func() error) error {
 			return err
 		}
 	}
+}
+
+// Until asks once per interval until the answer is yes. Its error says what it has waited for.
+func Until(ctx context.Context, interval time.Duration, what string, ask func() bool) error {
+	ticker := time.NewTicker(interval)
+	defer ticker.Stop()
+	for !ask() {
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("wait for %s: %w", what, context.Cause(ctx))
+		case <-ticker.C:
+		}
+	}
+
+	return nil
 }

@@ -106,27 +106,34 @@ func (p *Process) Stop(ctx context.Context) error {
 
 // Ready waits until the process says that it is ready, or has ended.
 func (p *Process) Ready(ctx context.Context) error {
-	ticker := time.NewTicker(20 * time.Millisecond)
-	defer ticker.Stop()
-	for {
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.URL+"/readyz", nil)
-		if err != nil {
-			return err
-		}
-
-		if resp, err := http.DefaultClient.Do(req); err == nil {
-			resp.Body.Close()
-			if resp.StatusCode == http.StatusOK {
-				return nil
-			}
-		}
-
+	running, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() { // ends with this call: somebody else may hold the port, and not answer
 		select {
 		case <-p.exited:
-			return fmt.Errorf("%s ended before it was ready, see %s", p.ID, p.LogFile)
-		case <-ctx.Done():
-			return fmt.Errorf("wait for %s to be ready: %w", p.ID, ctx.Err())
-		case <-ticker.C:
+			cancel()
+		case <-running.Done():
 		}
+	}()
+	err := Until(running, 20*time.Millisecond, p.ID+" to be ready", func() bool { return p.says(running, "/readyz") })
+	if err != nil && ctx.Err() == nil {
+		return fmt.Errorf("%s ended before it was ready, see %s", p.ID, p.LogFile)
 	}
+
+	return err
+}
+
+// says reports whether the answer at a path is 200.
+func (p *Process) says(ctx context.Context, path string) bool {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.URL+path, nil)
+	if err != nil {
+		return false
+	}
+
+	resp, err := http.DefaultClient.Do(req)
+	if err == nil {
+		resp.Body.Close()
+	}
+
+	return err == nil && resp.StatusCode == http.StatusOK
 }

@@ -60,10 +60,11 @@ func (l *Lab) Faults(database, pubsub *faults.TCP, leader func() *Process) []Fau
 	return []Fault{
 		{"commits to one table refused", "no cursors today", false, down, refuse("no cursors today", "P0001", "cursors")},
 		{"every commit refused", "no commits today|refuses their writes|has taken nothing", false, down,
-			refuse("no commits today", "P0001", "cursors", "leadership", "relayer_instances", "events", "outbox", "chain_blocks",
-				"instance_health")},
+			refuse("no commits today", "P0001", "cursors", "leadership", "relayer_instances", "events", "outbox",
+				"chain_blocks", "instance_health")},
 		{"disk full (SQLSTATE 53100)", "No space left|database is full", false, down,
-			refuse("No space left on device", "53100", "chain_blocks", "cursors")}, // one instance alone stores a block's hash
+			// One instance alone stores a block's hash.
+			refuse("No space left on device", "53100", "chain_blocks", "cursors")},
 		{"read-only", "read-only", false, down, setting("default_transaction_read_only", "on")},
 		{"commits wait for a standby that is gone", "synchronous standby", false, down,
 			setting("synchronous_standby_names", "nobody")},
@@ -137,17 +138,10 @@ func (l *Lab) occupy(ctx context.Context) (end func() error, err error) {
 // Quiet waits until no screen says what a fault is about to make it say.
 func (l *Lab) Quiet(ctx context.Context, p *Process, f *Fault) error {
 	says := regexp.MustCompile(f.Says)
-	look := time.NewTicker(100 * time.Millisecond)
-	defer look.Stop()
-	for slices.ContainsFunc(Screens, func(name string) bool { return says.MatchString(l.screen(ctx, p, name)) }) {
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("%s: said before it began: %w", f.Name, ctx.Err())
-		case <-look.C:
-		}
-	}
 
-	return nil
+	return Until(ctx, 100*time.Millisecond, "the screens, which say before it begins: "+f.Name, func() bool {
+		return !slices.ContainsFunc(Screens, func(name string) bool { return says.MatchString(l.screen(ctx, p, name)) })
+	})
 }
 
 // Told looks at every screen, of an instance and of the commands, until it names a fault that began now; it returns how

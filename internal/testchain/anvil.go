@@ -69,17 +69,6 @@ func (a *Anvil) Mine(ctx context.Context, n int) error {
 	return a.call(ctx, "anvil_mine", hexutil.Uint64(n))
 }
 
-// AdvanceTime makes a block whose time is d after the present; later ones go on from there.
-func (a *Anvil) AdvanceTime(ctx context.Context, d time.Duration) error {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if err := a.call(ctx, "evm_increaseTime", hexutil.Uint64(d/time.Second)); err != nil {
-		return err
-	}
-
-	return a.call(ctx, "anvil_mine", hexutil.Uint64(1))
-}
-
 // Reorg is Node's. The head does not go back meanwhile. There are no removed logs.
 func (a *Anvil) Reorg(ctx context.Context, depth int, fate Fate) error {
 	a.mu.Lock()

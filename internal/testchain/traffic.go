@@ -8,7 +8,6 @@ import (
 	"math/big"
 	"math/rand/v2"
 	"slices"
-	"time"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/common/hexutil"
@@ -163,23 +162,6 @@ func (t *Traffic) Stats() TrafficStats {
 	maps.Copy(s.Events, t.stats.Events)
 
 	return s
-}
-
-// Run does n actions every interval until ctx ends, which is not an error.
-func (t *Traffic) Run(ctx context.Context, interval time.Duration, n int) error {
-	ticker := time.NewTicker(interval)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-ticker.C:
-		}
-
-		if err := t.Step(ctx, n); err != nil && ctx.Err() == nil {
-			return err
-		}
-	}
 }
 
 // Step looks at what has become of earlier transactions and sends n new ones. It mines nothing. It

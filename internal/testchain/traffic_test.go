@@ -1,7 +1,6 @@
 package testchain_test
 
 import (
-	"context"
 	"testing"
 	"time"
 
@@ -106,21 +105,6 @@ func TestTrafficSurvivesReorganisations(t *testing.T) {
 	require.Positive(t, s.Resyncs)
 	truth := readTruth(t, n, d)
 	require.Equal(t, s.Open, len(truth.Escrows)-truth.Count("EscrowReleased", "EscrowRefunded"))
-}
-
-func TestTrafficRuns(t *testing.T) {
-	t.Parallel()
-	n := startSim(t, testchain.Options{Interval: 5 * time.Millisecond})
-	traffic, d := startTraffic(t, n, 4)
-	ctx, cancel := context.WithCancel(within(t))
-	ran := make(chan error, 1)
-	go func() { ran <- traffic.Run(ctx, time.Millisecond, 3) }()
-	require.Eventually(t, func() bool {
-		truth, err := testchain.ReadTruth(ctx, n.HTTP(), d.Block, headOf(t, dial(t, n.HTTP())).Number.Uint64(), d.Factory)
-		return err == nil && truth.Count("Approved") > 3
-	}, patience, 20*time.Millisecond)
-	cancel()
-	require.NoError(t, <-ran)
 }
 
 func TestTrafficLimitsOpenEscrows(t *testing.T) {

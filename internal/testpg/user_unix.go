@@ -3,6 +3,7 @@
 package testpg
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/user"
@@ -36,7 +37,8 @@ var unprivileged = sync.OnceValues(func() (*syscall.Credential, error) {
 		return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, nil
 	}
 
-	return nil, fmt.Errorf("find a user for Postgres, which refuses root: there is neither postgres nor nobody; create one or set TEST_DATABASE_URL")
+	return nil, errors.New("find a user for Postgres, which refuses root: there is neither postgres nor nobody; " +
+		"create one or set TEST_DATABASE_URL")
 })
 
 // giveAway makes the server's user the owner of a folder.
