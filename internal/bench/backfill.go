@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"math/big"
+	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -327,7 +329,7 @@ func measureBackfill(ctx context.Context, l *lab.Lab, db *pgxpool.Pool, sink *te
 		err = errors.Join(err, p.Stop(ctx))
 	}()
 
-	if err := poll(ctx, 10*time.Millisecond, "the last block",
+	if err := lab.Until(ctx, 10*time.Millisecond, "the last block",
 		func() bool { return storedUpTo(ctx, db, end) || !p.Running() }); err != nil {
 		return r, err
 	}
@@ -506,4 +508,21 @@ func truthOf(logs []types.Log) truth {
 	}
 
 	return chain
+}
+
+// peakMemory is the most that a process had resident at once, in MiB (VmHWM of proc(5)).
+func peakMemory(pid int) (float64, error) {
+	status, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
+	if err != nil {
+		return 0, fmt.Errorf("read the memory of process %d: %w", pid, err)
+	}
+
+	for line := range strings.Lines(string(status)) {
+		var kib float64
+		if n, _ := fmt.Sscanf(line, "VmHWM: %f kB", &kib); n == 1 {
+			return kib / 1024, nil
+		}
+	}
+
+	return 0, fmt.Errorf("read the memory of process %d: no VmHWM in its status", pid)
 }

@@ -102,14 +102,11 @@ type Benchmark struct {
 var All = []Benchmark{
 	{"backfill", Backfill},
 	{"live", Live},
-	{"large", Large},
 	{"failover", Failover},
 	{"commands.intake", intakeFigures},
 	{"commands.broadcasts", broadcastFigures},
 	{"commands.queue", queueFigures},
-	{"commands.takeover", takeoverFigures},
 	{"commands.requests", requestFigures},
-	{"cost", Cost},
 }
 
 // Names of all benchmarks, separated by commas.
@@ -155,21 +152,6 @@ func decimals(v float64) int {
 	}
 
 	return 1
-}
-
-// poll asks once per interval until the answer is yes.
-func poll(ctx context.Context, interval time.Duration, what string, ask func() bool) error {
-	ticker := time.NewTicker(interval)
-	defer ticker.Stop()
-	for !ask() {
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("wait for %s: %w", what, ctx.Err())
-		case <-ticker.C:
-		}
-	}
-
-	return nil
 }
 
 // perSecond is a rate.

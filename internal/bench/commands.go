@@ -30,8 +30,7 @@ const (
 	commandsDay    = "1000000000000000000000" // wei per day
 	commandsArray  = 100                      // commands per message: the most that are allowed
 	intakeCommands = 20_000
-	intakePosters  = 16        // messages sent at the same time
-	intakePairs    = 1_000_000 // of commands that exclude each other
+	intakePosters  = 16 // messages sent at the same time
 )
 
 // requester signs all commands.
@@ -89,14 +88,6 @@ func newKeys(l *lab.Lab, senders, inFlight int) (*keys, error) {
 	return k, nil
 }
 
-// intakeEnv is the environment of a relayer that takes commands and has no key.
-func (k *keys) intakeEnv() map[string]string {
-	env := maps.Clone(k.env)
-	delete(env, "SENDERS_FILE")
-
-	return env
-}
-
 // sign makes a signed command. No two are equal.
 func (k *keys) sign(kind command.Kind, sender int, escrow common.Address,
 	notBefore time.Time) (*command.Signed, error) {
@@ -112,54 +103,49 @@ func (k *keys) sign(kind command.Kind, sender int, escrow common.Address,
 	return c.Sign(requester.Key)
 }
 
-// post sends one message. It returns how many of its commands were accepted (status 202) and how
-// many were refused for a conflict (409). Any other answer is an error.
-func (k *keys) post(ctx context.Context, p *lab.Process,
-	commands []*command.Signed) (accepted, conflicts int, err error) {
+// post sends one message, and returns how many of its commands were accepted. A refusal is an error.
+func (k *keys) post(ctx context.Context, p *lab.Process, commands []*command.Signed) (accepted int, err error) {
 	body, err := json.Marshal(commands)
 	if err != nil {
-		return 0, 0, err
+		return 0, err
 	}
 
 	return k.postBody(ctx, p, body)
 }
 
-func (k *keys) postBody(ctx context.Context, p *lab.Process, body []byte) (accepted, conflicts int, err error) {
+func (k *keys) postBody(ctx context.Context, p *lab.Process, body []byte) (accepted int, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, p.URL+"/commands", bytes.NewReader(body))
 	if err != nil {
-		return 0, 0, err
+		return 0, err
 	}
 
 	resp, err := k.client.Do(req)
 	if err != nil {
-		return 0, 0, err
+		return 0, err
 	}
 
 	defer func() { _ = resp.Body.Close() }() // it was read, or failed
 	said, err := io.ReadAll(resp.Body)
 	if err != nil {
-		return 0, 0, err
+		return 0, err
 	}
 
 	var results []struct {
 		Status int `json:"status"`
 	}
 	if err := json.Unmarshal(said, &results); err != nil {
-		return 0, 0, fmt.Errorf("HTTP status %d: %s", resp.StatusCode, said[:min(len(said), 300)])
+		return 0, fmt.Errorf("HTTP status %d: %s", resp.StatusCode, said[:min(len(said), 300)])
 	}
 
 	for _, r := range results {
-		switch r.Status {
-		case http.StatusAccepted:
-			accepted++
-		case http.StatusConflict:
-			conflicts++
-		default:
-			return accepted, conflicts, fmt.Errorf("a command got status %d: %s", r.Status, said[:min(len(said), 300)])
+		if r.Status != http.StatusAccepted {
+			return accepted, fmt.Errorf("a command got status %d: %s", r.Status, said[:min(len(said), 300)])
 		}
+
+		accepted++
 	}
 
-	return accepted, conflicts, nil
+	return accepted, nil
 }
 
 // someEscrow is an address that was not used before.
@@ -168,8 +154,8 @@ func (k *keys) someEscrow() (a common.Address) {
 	return a
 }
 
-// intakeFigures measures instances without keys: they verify commands, claim what each would do,
-// and store them durably, nothing more. No command is due.
+// intakeFigures measures an instance without keys: it verifies commands, claims what each would do,
+// and stores them durably, nothing more. No command is due.
 func intakeFigures(ctx context.Context, o *Options) (figures []Figure, err error) {
 	node, err := testchain.StartSim(testchain.Options{Seed: 7, Accounts: 12})
 	if err != nil {
@@ -183,14 +169,16 @@ func intakeFigures(ctx context.Context, o *Options) (figures []Figure, err error
 	}
 
 	defer func() { err = errors.Join(err, k.lab.Close()) }()
-	fleet, err := k.intakeFleet(ctx)
+	env := maps.Clone(k.env)
+	delete(env, "SENDERS_FILE")
+	p, err := k.lab.RunReady(ctx, "intake", 0, 1, env)
 	if err != nil {
 		return nil, err
 	}
 
 	var rates []float64
 	for range o.Runs {
-		rate, err := k.intake(ctx, fleet[0], max(commandsArray, o.scaled(intakeCommands)))
+		rate, err := k.intake(ctx, p, max(commandsArray, o.scaled(intakeCommands)))
 		if err != nil {
 			return nil, err
 		}
@@ -199,54 +187,7 @@ func intakeFigures(ctx context.Context, o *Options) (figures []Figure, err error
 		rates = append(rates, rate)
 	}
 
-	figures = append(figures, o.atLeast("commands.intake", "commands/s", 5000, rates))
-	pairs := max(1, o.scaled(intakePairs)/commandsArray) * commandsArray
-	rate, err := k.conflicts(ctx, fleet, pairs)
-	if err != nil {
-		return nil, err
-	}
-
-	both, neither, err := k.acceptedPairs(ctx, pairs)
-	if err != nil {
-		return nil, err
-	}
-
-	return append(figures,
-		o.once("commands.conflict.both", fmt.Sprintf("of %d pairs", pairs), 0, both),
-		o.once("commands.conflict.neither", fmt.Sprintf("of %d pairs", pairs), 0, neither),
-		o.atLeast("commands.conflict.rate", "commands/s", 0, []float64{rate})), nil
-}
-
-// intakeFleet starts two instances that take commands and have no key.
-func (k *keys) intakeFleet(ctx context.Context) (fleet []*lab.Process, err error) {
-	for i := range 2 {
-		p, err := k.lab.RunReady(ctx, "intake-"+strconv.Itoa(i), i, 2, k.intakeEnv())
-		if err != nil {
-			return nil, err
-		}
-
-		fleet = append(fleet, p)
-	}
-
-	return fleet, nil
-}
-
-// acceptedPairs counts the pairs of commands that exclude each other of which both were accepted,
-// and of which neither was. It is an error if there are any.
-func (k *keys) acceptedPairs(ctx context.Context, pairs int) (both, neither float64, err error) {
-	const accepted = `
-		select count(*) filter (where n > 1)::float8, ($1 - count(*))::float8
-		  from (select escrow, count(*) as n from commands where effect = 'settle' and state = 'accepted' group by escrow) e`
-	if err := k.lab.DB.QueryRow(ctx, accepted, pairs).Scan(&both, &neither); err != nil {
-		return 0, 0, err
-	}
-
-	if both > 0 || neither > 0 {
-		return both, neither, fmt.Errorf("of %d pairs that exclude each other, both were accepted of %.0f, neither of %.0f",
-			pairs, both, neither)
-	}
-
-	return both, neither, nil
+	return []Figure{o.atLeast("commands.intake", "commands/s", 5000, rates)}, nil
 }
 
 // later is when the commands of intakeFigures become due: after the benchmark.
@@ -279,7 +220,7 @@ func (k *keys) intake(ctx context.Context, p *lab.Process, n int) (rate float64,
 	for range intakePosters {
 		g.Go(func() error {
 			for body := range bodies {
-				n, _, err := k.postBody(ctx, p, body)
+				n, err := k.postBody(ctx, p, body)
 				accepted.Add(int64(n))
 				if err != nil {
 					return err
@@ -299,58 +240,4 @@ func (k *keys) intake(ctx context.Context, p *lab.Process, n int) (rate float64,
 	}
 
 	return perSecond(sent, time.Since(start)), nil
-}
-
-// conflicts sends pairs of a release and a refund of the same escrow, one to each instance at the
-// same moment.
-func (k *keys) conflicts(ctx context.Context, fleet []*lab.Process, pairs int) (rate float64, err error) {
-	var next, accepted, refused atomic.Int64
-	start := time.Now()
-	g, ctx := errgroup.WithContext(ctx)
-	for range intakePosters / 2 {
-		g.Go(func() error {
-			for next.Add(commandsArray) <= int64(pairs) {
-				both := [2][]*command.Signed{}
-				for i := range commandsArray {
-					escrow := k.someEscrow()
-					for side, kind := range []command.Kind{command.Release, command.Refund} {
-						c, err := k.sign(kind, (i+side)%len(k.senders), escrow, later())
-						if err != nil {
-							return err
-						}
-
-						both[side] = append(both[side], c)
-					}
-				}
-
-				pair, ctx := errgroup.WithContext(ctx)
-				for side, commands := range both {
-					pair.Go(func() error {
-						a, r, err := k.post(ctx, fleet[side], commands)
-						accepted.Add(int64(a))
-						refused.Add(int64(r))
-
-						return err
-					})
-				}
-
-				if err := pair.Wait(); err != nil {
-					return err
-				}
-			}
-
-			return nil
-		})
-	}
-
-	if err := g.Wait(); err != nil {
-		return 0, err
-	}
-
-	took := time.Since(start)
-	if a, r := int(accepted.Load()), int(refused.Load()); a+r != 2*pairs {
-		return 0, fmt.Errorf("%d pairs got %d acceptances and %d refusals", pairs, a, r)
-	}
-
-	return perSecond(2*pairs, took), nil
 }

@@ -7,8 +7,6 @@ import (
 	"maps"
 	"math/big"
 	"math/rand/v2"
-	"strconv"
-	"syscall"
 	"time"
 
 	"github.com/ethereum/go-ethereum"
@@ -69,7 +67,7 @@ func (k *keys) escrows(ctx context.Context, n int) (all []common.Address, err er
 
 // registered waits until so many escrows are known.
 func (k *keys) registered(ctx context.Context, n int) error {
-	return poll(ctx, 50*time.Millisecond, "the escrows to be registered", func() bool {
+	return lab.Until(ctx, 50*time.Millisecond, "the escrows to be registered", func() bool {
 		return k.count(ctx, `select count(*) from escrow_records where status = 'created'`) >= n
 	})
 }
@@ -84,7 +82,7 @@ func (k *keys) count(ctx context.Context, sql string, args ...any) (n int) {
 
 // answered waits until no command is open.
 func (k *keys) answered(ctx context.Context) error {
-	return poll(ctx, 50*time.Millisecond, "all commands to be answered", func() bool {
+	return lab.Until(ctx, 50*time.Millisecond, "all commands to be answered", func() bool {
 		return k.count(ctx, `select count(*) from commands where answered_at is null`) == 0
 	})
 }
@@ -199,7 +197,7 @@ func (k *keys) ready(ctx context.Context, escrows int) error {
 		return err
 	}
 
-	return poll(ctx, 50*time.Millisecond, "all senders to have an owner", func() bool {
+	return lab.Until(ctx, 50*time.Millisecond, "all senders to have an owner", func() bool {
 		return k.count(ctx, `select count(*) from senders where next_nonce is not null`) == len(k.senders)
 	})
 }
@@ -222,7 +220,7 @@ func (k *keys) burst(ctx context.Context, p *lab.Process, escrows []common.Addre
 	for len(commands) > 0 {
 		some := commands[:min(commandsArray, len(commands))]
 		commands = commands[len(some):]
-		if n, _, err := k.post(ctx, p, some); err != nil || n != len(some) {
+		if n, err := k.post(ctx, p, some); err != nil || n != len(some) {
 			return 0, 0, fmt.Errorf("%d of %d commands were accepted: %w", n, len(some), err)
 		}
 	}
@@ -274,7 +272,7 @@ func (k *keys) singles(ctx context.Context, p *lab.Process, escrows []common.Add
 		}
 
 		asked[c.ID().Hex()] = time.Now()
-		if n, _, err := k.post(ctx, p, []*command.Signed{c}); err != nil || n != 1 {
+		if n, err := k.post(ctx, p, []*command.Signed{c}); err != nil || n != 1 {
 			return nil, fmt.Errorf("a command was not accepted: %w", err)
 		}
 	}
@@ -318,101 +316,6 @@ func transactions(ctx context.Context, url string) (at func(common.Hash) (time.T
 		func(c *rpc.Client, to chan<- common.Hash) (ethereum.Subscription, error) {
 			return gethclient.New(c).SubscribePendingTransactions(ctx, to)
 		})
-}
-
-// takeoverFigures is the time from a signal to the owner of a sender until another instance has its
-// epoch.
-func takeoverFigures(ctx context.Context, o *Options) (figures []Figure, err error) {
-	k, err := openKeys(ctx, lab.Options{Bin: o.Bin, Interval: time.Second}, 1, 16)
-	if err != nil {
-		return nil, err
-	}
-
-	defer func() { err = errors.Join(err, k.lab.Close()) }()
-	fleet := map[string]*lab.Process{}
-	for i := range 2 {
-		if err := k.join(ctx, fleet, i); err != nil {
-			return nil, err
-		}
-	}
-
-	for _, way := range ways {
-		var ms []float64
-		for i := range o.Trials {
-			took, err := k.takeover(ctx, fleet, way.signal)
-			if err != nil {
-				return nil, fmt.Errorf("by %s, trial %d: %w", way.name, i+1, err)
-			}
-
-			ms = append(ms, milliseconds(took))
-		}
-
-		o.say("commands: takeover by %s: p50 %.0f ms, max %.0f ms", way.name, Quantile(ms, 0.5), Quantile(ms, 1))
-		figures = append(figures, o.gaps("commands.takeover."+way.name, way.target, ms)...)
-	}
-
-	return figures, nil
-}
-
-// join starts an instance with the key.
-func (k *keys) join(ctx context.Context, fleet map[string]*lab.Process, number int) error {
-	p, err := k.lab.RunReady(ctx, strconv.Itoa(number)+"-keys", number, 2, k.env)
-	if err != nil {
-		return err
-	}
-
-	fleet[p.ID] = p
-
-	return nil
-}
-
-// takeover sends the signal to the owner of the only sender, measures, and brings the instance
-// back.
-func (k *keys) takeover(ctx context.Context, fleet map[string]*lab.Process, signal syscall.Signal) (took time.Duration,
-	err error) {
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
-	defer cancel()
-	owner := func() (id string, epoch int64, instances int) {
-		const who = `
-			select s.instance_id, s.epoch, (select count(*) from relayer_instances i where exists (
-			         select from held_locks() k where k.key = i.lock_key))
-			  from senders s where s.next_nonce is not null and exists (
-			         select from held_locks() k where k.key = s.lock_key)`
-		if k.lab.DB.QueryRow(ctx, who).Scan(&id, &epoch, &instances) != nil {
-			return "", 0, 0
-		}
-
-		return id, epoch, instances
-	}
-
-	var victim string
-	var epoch int64
-	if err := poll(ctx, 5*time.Millisecond, "the sender to have an owner and the fleet to be whole", func() bool {
-		var instances int
-		victim, epoch, instances = owner()
-
-		return fleet[victim] != nil && instances == len(fleet)
-	}); err != nil {
-		return 0, err
-	}
-
-	// An instance that has just started opens its connections still.
-	if err := k.pass(ctx, 2); err != nil {
-		return 0, err
-	}
-
-	start := time.Now()
-	fleet[victim].Signal(signal)
-	err = poll(ctx, 2*time.Millisecond, "another owner", func() bool {
-		id, now, _ := owner()
-		return now > epoch && id != victim
-	})
-	took = time.Since(start)
-	if err != nil {
-		return took, err
-	}
-
-	return took, revive(ctx, fleet[victim], signal, func(number int) error { return k.join(ctx, fleet, number) })
 }
 
 // requestFigures is what one sender asks of the node, in addition to what an instance without
@@ -488,7 +391,7 @@ func (k *keys) approveInEachBlock(ctx context.Context, p *lab.Process, escrows [
 		}
 
 		escrows = escrows[requestSenders:]
-		if _, _, err := k.post(ctx, p, commands); err != nil {
+		if _, err := k.post(ctx, p, commands); err != nil {
 			return err
 		}
 
@@ -568,7 +471,7 @@ func (k *keys) pass(ctx context.Context, n int) error {
 		return err
 	}
 
-	return poll(ctx, 10*time.Millisecond, "more blocks", func() bool {
+	return lab.Until(ctx, 10*time.Millisecond, "more blocks", func() bool {
 		head, err := k.lab.Head(ctx)
 		return err == nil && head >= from+uint64(n)
 	})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"syscall"
 	"time"
 
@@ -18,15 +19,11 @@ var ways = []struct {
 	target float64
 }{{"kill", syscall.SIGKILL, 2000}, {"stop", syscall.SIGTERM, 300}, {"freeze", syscall.SIGSTOP, 20_000}}
 
-// adoption is ADOPT_AFTER of the fleet in which slots are adopted. The figures do not include it.
-const adoption = 200 * time.Millisecond
-
 // Failover is the time for which nobody may commit after an instance was killed, stopped or frozen.
 // Each trial hits the leader and measures two times: for the factory, from the signal to the next
 // leader's epoch; for the slots, from the signal to the moment at which the other instance owns all
-// of them. The fleet is an instance and its standby, which change roles with every trial. Then the
-// same with two partitions, where the other instance adopts the slots after ADOPT_AFTER, which is
-// subtracted.
+// of them. The fleet is an instance and its standby, which change roles with every trial: where nobody
+// stands by, slots wait for ADOPT_AFTER besides.
 func Failover(ctx context.Context, o *Options) (figures []Figure, err error) {
 	l, err := lab.Start(ctx, lab.Options{Bin: o.Bin, Interval: time.Second})
 	if err != nil {
@@ -34,7 +31,7 @@ func Failover(ctx context.Context, o *Options) (figures []Figure, err error) {
 	}
 
 	defer func() { err = errors.Join(err, l.Close()) }()
-	standby, err := newPair(ctx, l, 1, "5s")
+	standby, err := newPair(ctx, l)
 	if err != nil {
 		return nil, err
 	}
@@ -49,29 +46,7 @@ func Failover(ctx context.Context, o *Options) (figures []Figure, err error) {
 		figures = append(figures, o.gaps("failover.slots."+way.name, way.target, slots)...)
 	}
 
-	if err := standby.end(ctx); err != nil {
-		return nil, err
-	}
-
-	adopters, err := newPair(ctx, l, 2, adoption.String())
-	if err != nil {
-		return nil, err
-	}
-
-	for _, way := range ways {
-		_, slots, err := adopters.trials(ctx, o, way.name, way.signal)
-		if err != nil {
-			return nil, fmt.Errorf("adoption after %s: %w", way.name, err)
-		}
-
-		for i := range slots {
-			slots[i] -= milliseconds(adoption)
-		}
-
-		figures = append(figures, o.gaps("failover.adopted."+way.name, way.target, slots)...)
-	}
-
-	return figures, adopters.end(ctx)
+	return figures, nil
 }
 
 // gaps are the figures of trials: for how long, in ms, nobody owned something.
@@ -83,16 +58,14 @@ func (o *Options) gaps(name string, target float64, ms []float64) []Figure {
 	}
 }
 
-// pair is a fleet of two.
+// pair is a fleet of one partition: one instance is the other's standby.
 type pair struct {
-	lab        *lab.Lab
-	partitions int // 1: one instance is the other's standby; 2: each has its own partition
-	adoptAfter string
-	fleet      map[string]*lab.Process
+	lab   *lab.Lab
+	fleet map[string]*lab.Process
 }
 
-func newPair(ctx context.Context, l *lab.Lab, partitions int, adoptAfter string) (*pair, error) {
-	p := &pair{lab: l, partitions: partitions, adoptAfter: adoptAfter, fleet: map[string]*lab.Process{}}
+func newPair(ctx context.Context, l *lab.Lab) (*pair, error) {
+	p := &pair{lab: l, fleet: map[string]*lab.Process{}}
 	for number := range 2 {
 		if err := p.join(ctx, number); err != nil {
 			return nil, err
@@ -102,11 +75,8 @@ func newPair(ctx context.Context, l *lab.Lab, partitions int, adoptAfter string)
 	return p, nil
 }
 
-func (p *pair) id(number int) string { return fmt.Sprintf("%d-of-%d", number, p.partitions) }
-
 func (p *pair) join(ctx context.Context, number int) error {
-	r, err := p.lab.RunReady(ctx, p.id(number), number%p.partitions, p.partitions,
-		map[string]string{"ADOPT_AFTER": p.adoptAfter, "LOG_LEVEL": "warn"})
+	r, err := p.lab.RunReady(ctx, fmt.Sprint(number), 0, 1, map[string]string{"LOG_LEVEL": "warn"})
 	if err != nil {
 		return err
 	}
@@ -114,15 +84,6 @@ func (p *pair) join(ctx context.Context, number int) error {
 	p.fleet[r.ID] = r
 
 	return nil
-}
-
-func (p *pair) end(ctx context.Context) error {
-	var errs []error
-	for _, r := range p.fleet {
-		errs = append(errs, r.Stop(ctx))
-	}
-
-	return errors.Join(errs...)
 }
 
 // held says who holds what at one moment.
@@ -161,8 +122,7 @@ func (p *pair) trials(ctx context.Context, o *Options, name string, signal sysca
 		leader, slots = append(leader, milliseconds(a)), append(slots, milliseconds(b))
 	}
 
-	o.say("failover: %s, %d partitions: leader p50 %.0f ms, slots p50 %.0f ms", name, p.partitions, Quantile(leader, 0.5),
-		Quantile(slots, 0.5))
+	o.say("failover: %s: leader p50 %.0f ms, slots p50 %.0f ms", name, Quantile(leader, 0.5), Quantile(slots, 0.5))
 
 	return leader, slots, nil
 }
@@ -172,19 +132,18 @@ func (p *pair) trial(ctx context.Context, signal syscall.Signal) (leader, slots 
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
 	var before held
-	settled := func() bool { // both alive, all slots owned: by the leader, or half by each
+	settled := func() bool { // both alive, all slots owned by the leader
 		before = p.held(ctx)
-		return p.fleet[before.leader] != nil && before.instances == 2 && len(before.owners) == p.partitions &&
-			before.owners[before.leader] == 2520/p.partitions
+		return p.fleet[before.leader] != nil && before.instances == 2 && before.owners[before.leader] == 2520
 	}
-	if err := poll(ctx, 5*time.Millisecond, "the fleet to settle", settled); err != nil {
+	if err := lab.Until(ctx, 5*time.Millisecond, "the fleet to settle", settled); err != nil {
 		return 0, 0, fmt.Errorf("%w; it is %+v", err, p.held(ctx))
 	}
 
 	victim := p.fleet[before.leader]
 	start := time.Now()
 	victim.Signal(signal)
-	err = poll(ctx, 2*time.Millisecond, "another leader and owner", func() bool {
+	err = lab.Until(ctx, 2*time.Millisecond, "another leader and owner", func() bool {
 		h := p.held(ctx)
 		if leader == 0 && h.term > before.term && h.leader != "" && h.leader != victim.ID {
 			leader = time.Since(start)
@@ -204,20 +163,15 @@ func (p *pair) trial(ctx context.Context, signal syscall.Signal) (leader, slots 
 		return 0, 0, fmt.Errorf("%w; it is %+v", err, p.held(ctx))
 	}
 
-	return leader, slots, revive(ctx, victim, signal, func(number int) error { return p.join(ctx, number) })
-}
-
-// revive brings an instance back: the same process if it was only frozen, else a new one with its number,
-// with which its ID begins.
-func revive(ctx context.Context, victim *lab.Process, signal syscall.Signal, join func(number int) error) error {
-	if signal == syscall.SIGSTOP {
+	if signal == syscall.SIGSTOP { // it was only frozen
 		victim.Signal(syscall.SIGCONT)
-		return nil
+		return leader, slots, nil
 	}
 
-	if _, err := victim.Wait(ctx); err != nil {
-		return err
+	number, err := strconv.Atoi(victim.ID)
+	if err == nil {
+		_, err = victim.Wait(ctx)
 	}
 
-	return join(int(victim.ID[0] - '0'))
+	return leader, slots, errors.Join(err, p.join(ctx, number))
 }

@@ -23,29 +23,24 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/message"
 )
 
-// jitter is by how much of a second the time between two blocks differs from it at most, where it
-// is not steady.
+// jitter is by how much of a second the time between two blocks differs from it at most.
 const jitter = 0.3
 
 // Live is the time from the node's announcement of a block to its messages at the Pub/Sub server,
-// at one block of 20 events per second, steady and with jitter, with FINALITY=latest: with
-// CONFIRMATIONS the wait for the blocks on top would hide everything else. The other settings that
-// matter have their defaults.
+// at one block of 20 events per second, give or take jitter, with FINALITY=latest: with CONFIRMATIONS
+// the wait for the blocks on top would hide everything else. The other settings that matter have their
+// defaults.
 func Live(ctx context.Context, o *Options) (figures []Figure, err error) {
 	for _, way := range []struct {
-		transport, blocks string
-		jitter            float64
-		p50, p99          float64 // targets, ms
-	}{
-		{"ws", "", 0, 20, 100}, {"ws", ".jitter", jitter, 20, 100},
-		{"http", "", 0, 250, 1100}, {"http", ".jitter", jitter, 250, 1100},
-	} {
-		latencies, items, err := live(ctx, o, way.transport, way.jitter)
+		transport string
+		p50, p99  float64 // targets, ms
+	}{{"ws", 20, 100}, {"http", 250, 1100}} {
+		latencies, items, err := live(ctx, o, way.transport)
 		if err != nil {
 			return nil, fmt.Errorf("live over %s: %w", way.transport, err)
 		}
 
-		name := "live." + way.transport + way.blocks
+		name := "live." + way.transport
 		figures = append(figures,
 			unlessFew(o.atMost(name+".p50", "ms", way.p50, Quantile(latencies, 0.5), latencies), o.Blocks, 30),
 			// the messages of one block come together, so blocks are what counts, not messages
@@ -57,8 +52,7 @@ func Live(ctx context.Context, o *Options) (figures []Figure, err error) {
 }
 
 // live is the latency in ms of each message, and the requests per block, at one block per second.
-func live(ctx context.Context, o *Options, transport string, jitter float64) (latencies []float64, items float64,
-	err error) {
+func live(ctx context.Context, o *Options, transport string) (latencies []float64, items float64, err error) {
 	l, err := lab.Start(ctx, lab.Options{Bin: o.Bin, Postgres: testpg.Options{Durable: true}})
 	if err != nil {
 		return nil, 0, err
@@ -93,12 +87,12 @@ func live(ctx context.Context, o *Options, transport string, jitter float64) (la
 		return nil, 0, err
 	}
 
-	return measureLive(ctx, o, l, p, tap, load, clones, jitter)
+	return measureLive(ctx, o, l, p, tap, load, clones)
 }
 
 // measureLive measures a relayer that has published everything and has nothing else to do.
 func measureLive(ctx context.Context, o *Options, l *lab.Lab, p *lab.Process, tap *testpubsub.Recorder,
-	load *testchain.Load, clones []common.Address, jitter float64) (latencies []float64, items float64, err error) {
+	load *testchain.Load, clones []common.Address) (latencies []float64, items float64, err error) {
 	blocks, stop, err := heads(ctx, l.Chain.WS())
 	if err != nil {
 		return nil, 0, err
@@ -110,7 +104,7 @@ func measureLive(ctx context.Context, o *Options, l *lab.Lab, p *lab.Process, ta
 	}
 
 	published := tap.Len()
-	if err := emitEverySecond(ctx, load, clones, o.Blocks, jitter); err != nil {
+	if err := emitEverySecond(ctx, load, clones, o.Blocks); err != nil {
 		return nil, 0, err
 	}
 
@@ -131,8 +125,7 @@ func measureLive(ctx context.Context, o *Options, l *lab.Lab, p *lab.Process, ta
 
 // emitEverySecond mines blocks with one event of each clone. The time between two is a second, give
 // or take jitter.
-func emitEverySecond(ctx context.Context, load *testchain.Load, clones []common.Address, blocks int,
-	jitter float64) error {
+func emitEverySecond(ctx context.Context, load *testchain.Load, clones []common.Address, blocks int) error {
 	random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // the same blocks each time
 	next := time.Now()
 	for range blocks {

@@ -24,7 +24,6 @@ type Crowd struct {
 	Head, Final uint64 // numbers of blocks
 	Logs        uint64 // in each block, of some 500 bytes each
 	Topic       common.Hash
-	Code        hexutil.Bytes // of every contract
 }
 
 // Hash of a block.
@@ -78,8 +77,6 @@ func (c Crowd) answer(w *bufio.Writer, method string, params []json.RawMessage) 
 	switch method {
 	case "eth_chainId":
 		result = hexutil.Uint64(c.ChainID)
-	case "eth_getCode":
-		result = c.Code
 	case "eth_getBlockByNumber":
 		result = c.header(params[0])
 	case "eth_getBlockByHash":

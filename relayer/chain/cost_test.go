@@ -193,7 +193,7 @@ func (n *testNode) total() (sum int) {
 var blockTimes = []time.Duration{12 * time.Second, 2 * time.Second, time.Second, 250 * time.Millisecond}
 
 // What a block costs, and how soon it is read: the tables of internal/bench/MEASURED.md. COST_TABLE=full measures
-// all of them, as `make bench ONLY=cost` does.
+// all of them, and -v prints them.
 func TestCostOfABlock(t *testing.T) {
 	// Finalized is read an epoch at a time, three of which have to pass.
 	full, blocks := os.Getenv("COST_TABLE") == "full", map[string]int{Finalized: 160, Confirmations: 80, Latest: 80}

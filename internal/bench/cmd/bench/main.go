@@ -15,16 +15,12 @@ import (
 	"syscall"
 
 	"github.com/fusion-prime/escrow-relayer/internal/bench"
+	"github.com/fusion-prime/escrow-relayer/internal/lab"
 )
-
-// profileDir is an environment variable. With -profile this command starts itself as the relayer,
-// and sets it to the folder for profiles.
-const profileDir = "BENCH_PROFILE_DIR"
 
 func main() {
 	only := flag.String("only", "", "run only one of: "+bench.Names())
 	out := flag.String("out", "", "also write the figures as JSON to this file")
-	profile := flag.String("profile", "", "write CPU, allocation and heap profiles of the last relayer into this folder")
 	var o bench.Options
 	flag.Float64Var(&o.Scale, "scale", 1, "factor of all sizes; targets hold for 1")
 	flag.IntVar(&o.Runs, "runs", 3, "runs per figure whose median is taken")
@@ -33,48 +29,11 @@ func main() {
 	flag.StringVar(&o.Bin, "bin", "", "binary of a relayer to measure, instead of building one")
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	var err error
-	if self, dir, ok := profiled(); ok {
-		err = bench.Profiled(ctx, dir)
-	} else {
-		flag.Parse()
-		if *profile != "" {
-			o.Bin, err = wrapper(self, *profile)
-		}
-
-		if err == nil {
-			err = run(ctx, &o, *only, *out)
-		}
-	}
-
-	if err != nil {
+	flag.Parse()
+	if err := run(ctx, &o, *only, *out); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
-}
-
-// profiled reports whether this process is a relayer that is profiled, and into which folder.
-func profiled() (self, dir string, ok bool) {
-	self, _ = os.Executable()
-	dir, ok = os.LookupEnv(profileDir)
-	return self, dir, ok
-}
-
-// wrapper writes a script that runs this command as a relayer that is profiled.
-func wrapper(self, dir string) (string, error) {
-	dir, err := filepath.Abs(dir)
-	if err != nil {
-		return "", err
-	}
-
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return "", fmt.Errorf("make the folder of profiles: %w", err)
-	}
-
-	script := filepath.Join(dir, "relayer.sh")
-
-	return script, os.WriteFile(script, fmt.Appendf(nil, "#!/bin/sh\n%s='%s' exec '%s' \"$@\"\n", profileDir, dir, self),
-		0o755) //nolint:gosec // it is run
 }
 
 func run(ctx context.Context, o *bench.Options, only, out string) (err error) {
@@ -86,11 +45,8 @@ func run(ctx context.Context, o *bench.Options, only, out string) (err error) {
 		}
 		defer os.RemoveAll(dir)
 		o.Bin = filepath.Join(dir, "escrow-relayer")
-		build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-o", o.Bin,
-			"./cmd/escrow-relayer")
-		build.Stderr = os.Stderr
-		if err := build.Run(); err != nil {
-			return fmt.Errorf("build the relayer: %w", err)
+		if err := lab.Build(ctx, "./cmd/escrow-relayer", o.Bin); err != nil {
+			return err
 		}
 	}
 
