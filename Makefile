@@ -60,9 +60,9 @@ seeds: ## the simulation with the race detector: a fixed seed each of events, of
 	$(RACE) -tags long -run '^TestSeedOfEach$$' -timeout 60m ./internal/chaos
 
 .PHONY: long
-long: ## what takes minutes: fixed seeds, each fault alone, every figure, the largest blocks, whole tables of lies and costs
+long: ## what takes minutes: fixed seeds, instances cut off for long, every figure, the largest blocks, whole tables of lies and costs
 	GOFLAGS="$(TESTFLAGS)" go test -tags long -timeout 60m \
-	  -run '^(TestSeedOf|TestFixed|TestDrill|TestEveryFigure|TestLargeBlocks|TestLi|TestHostile|TestPruned|TestCost|TestFirstStart|TestDatabaseFails|TestNothingTwice|TestIndependent|TestDemo|TestConsumer)' \
+	  -run '^(TestSeedOf|TestFixed|TestEveryFigure|TestLargeBlocks|TestLi|TestHostile|TestPruned|TestCost|TestFirstStart|TestDatabaseFails|TestNothingTwice|TestIndependent|TestDemo|TestConsumer)' \
 	  ./internal/chaos ./internal/bench ./relayer ./relayer/chain ./relayer/publish ./cmd/escrow-relayer ./cmd/escrow-demo
 
 .PHONY: browser
@@ -107,10 +107,6 @@ model: ## the models of ownership, reorganisations and a sender's nonces (needs 
 .PHONY: chaos
 chaos: ## try to break the guarantees: SEED=n repeats one plan, MINUTES=n tries new ones, ARGS=-commands with commands in the traffic, ARGS=-race with the race detector
 	go run ./internal/chaos/cmd/chaos $(if $(SEED),-seed $(SEED)) $(if $(MINUTES),-minutes $(MINUTES)) $(ARGS)
-
-.PHONY: drill
-drill: ## each fault alone, one after the other, and how long the fleet takes to recover (ARGS="-group name" for one group)
-	CGO_ENABLED=1 go run -race ./internal/chaos/cmd/chaos -drill -race -parallel 4 $(ARGS)
 
 .PHONY: outage
 outage: ## what pages in real outages: a real Prometheus, real processes, real time, and that broken rules are told (needs the program prometheus; an hour)

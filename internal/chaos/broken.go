@@ -104,10 +104,7 @@ func (b Breakage) Plan() Plan {
 	case "believes":
 		return lyingPlan(1)
 	case "forgets-layouts":
-		p := Group{Faults: []Fault{{Kind: Grow, At: 4 * sec, For: sec}}}.Plan(false)
-		p.Length = 6 * sec
-
-		return p
+		return planOf(6*sec, Fault{Kind: Grow, At: 4 * sec, For: sec})
 	}
 
 	p := NewCommandsPlan(1)

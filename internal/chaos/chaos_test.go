@@ -17,7 +17,7 @@ import (
 )
 
 // One seed with events and commands: the simulation works, whole. `make seeds` carries out one of
-// each kind, `make long` more, and each fault alone; `make chaos` tries new ones.
+// each kind, `make long` more; `make chaos` tries new ones.
 func TestASeed(t *testing.T) {
 	t.Parallel()
 	verdict := clean(t, build(t), NewCommandsPlan(1))
@@ -74,22 +74,6 @@ func TestMain(m *testing.M) {
 	}
 
 	os.Exit(code)
-}
-
-// A kind that no drill has would be tried only when a seed happens to choose it.
-func TestEveryKindHasADrill(t *testing.T) {
-	drilled := map[Kind]bool{}
-	for _, g := range Groups() {
-		for _, f := range g.Faults {
-			drilled[f.Kind] = true
-		}
-	}
-
-	for _, k := range Kinds(false) {
-		if k != NodeOmits {
-			require.True(t, drilled[k], k)
-		}
-	}
 }
 
 func TestPlanIsDecidedByItsSeed(t *testing.T) {

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
 )
 
@@ -14,31 +12,9 @@ import (
 // slots. It is far beyond what that takes on a busy machine: how long it took is in the verdict.
 const enduranceLimit = 120 * time.Second
 
-// gap measures the longest time without progress, so far.
-type gap struct {
-	last    time.Time
-	longest time.Duration
-	why     string
-}
-
-// ended notes progress: a gap that was open ends now.
-func (g *gap) ended() { g.last = time.Now() }
-
-// lasts notes that there has been no progress, and why.
-func (g *gap) lasts(why string) {
-	if d := time.Since(g.last); d > g.longest {
-		g.longest, g.why = d, why
-	}
-}
-
-func (g *gap) String() string {
-	return fmt.Sprintf("%s (%s)", g.longest.Round(10*time.Millisecond), g.why)
-}
-
 // endure waits for as long as a fault that cuts the instance off has to last. A long one lasts until the
 // fleet does without that instance: every slot is served, and every cursor has passed the block that
-// was the head when the fault began. The verdict says for how long each of the others, and the fleet as
-// a whole, stood still meanwhile.
+// was the head when the fault began.
 func (r *run) endure(ctx context.Context, f Fault, out string) {
 	if f.For < long || r.plan.Instances < 2 {
 		pause(ctx, f.For)
@@ -46,57 +22,20 @@ func (r *run) endure(ctx context.Context, f Fault, out string) {
 	}
 
 	head, _ := r.lab.Head(ctx)
-	done := false
-	begun := time.Now()
-	whole, lowest := &gap{last: begun}, int64(0)
-	others, cursors := map[string]*gap{}, map[string]int64{}
-	for (time.Since(begun) < f.For || !done && time.Since(begun) < enduranceLimit) && pause(ctx, 50*time.Millisecond) {
+	begun, without, why := time.Now(), time.Duration(0), ""
+	for (time.Since(begun) < f.For || without == 0 && time.Since(begun) < enduranceLimit) &&
+		pause(ctx, 50*time.Millisecond) {
 		now, err := fleet.Read(ctx, r.lab.DB, r.chain.ChainID().Int64())
-		if err == nil && now.Slots.Unserved == 0 && now.Chain.LowestCursor > lowest {
-			lowest = now.Chain.LowestCursor
-			done = done || lowest > int64(head)
-			whole.ended()
-		} else {
-			whole.lasts(fmt.Sprintf("%d slots unserved, lowest cursor %d, %v", now.Slots.Unserved, now.Chain.LowestCursor, err))
-		}
-
-		at, err := r.cursors(ctx, out)
-		for id, cursor := range at {
-			if others[id] == nil {
-				others[id] = &gap{last: begun}
-			}
-
-			if cursor != cursors[id] {
-				cursors[id] = cursor
-				others[id].ended()
-			}
-
-			others[id].lasts(fmt.Sprintf("at block %d after %s, %v", cursor, time.Since(begun).Round(100*time.Millisecond), err))
+		why = fmt.Sprintf("%d slots unserved, lowest cursor %d, %v", now.Slots.Unserved, now.Chain.LowestCursor, err)
+		if without == 0 && err == nil && now.Slots.Unserved == 0 && now.Chain.LowestCursor > int64(head) {
+			without = time.Since(begun)
 		}
 	}
 
-	r.saw("%s: the fleet as a whole stood still for %s", f, whole)
-	if !done {
-		r.note("%s: after %s the fleet does not do without %s: it stood still for %s", f, enduranceLimit, out, whole)
+	if without == 0 {
+		r.note("%s: after %s the fleet does not do without %s: %s", f, enduranceLimit, out, why)
+		return
 	}
 
-	for id, g := range others {
-		r.saw("%s: %s stood still for %s", f, id, g)
-	}
-}
-
-// cursors of the instances that serve slots, but not of the one that is cut off.
-func (r *run) cursors(ctx context.Context, out string) (map[string]int64, error) {
-	rows, _ := r.lab.DB.Query(ctx, `select instance_id, next_block from cursors c where chain_id = $1 and instance_id <> $2
-		and exists (select from slot_ownership s where s.chain_id = c.chain_id and s.owner = c.instance_id)`,
-		r.chain.ChainID().Int64(), out)
-	at := map[string]int64{}
-	var id string
-	var next int64
-	_, err := pgx.ForEachRow(rows, []any{&id, &next}, func() error {
-		at[id] = next
-		return nil
-	})
-
-	return at, err
+	r.saw("%s: the fleet did without %s after %s", f, out, without.Round(10*time.Millisecond))
 }

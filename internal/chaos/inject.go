@@ -342,6 +342,19 @@ func (r *run) stands(ctx context.Context, f Fault) error {
 	return nil
 }
 
+// reach waits until the chain has a block, and returns the newest one.
+func (r *run) reach(ctx context.Context, block uint64) (head uint64, err error) {
+	for {
+		if head, err = r.lab.Head(ctx); err != nil || head >= block {
+			return head, err
+		}
+
+		if !pause(ctx, r.plan.BlockTime) {
+			return head, ctx.Err()
+		}
+	}
+}
+
 // branch are the hashes of the newest blocks, and the number of the first of them.
 func (r *run) branch(ctx context.Context, depth int) (first uint64, hashes []common.Hash, err error) {
 	r.mining.Lock()

@@ -30,10 +30,7 @@ var ahead = []int{-2, 0, 40}
 
 // lyingPlan is a short run whose one fault is a way to deceive.
 func lyingPlan(way int) Plan {
-	p := Groups()[0].Plan(false)
-	p.Length, p.Faults = 8*time.Second, []Fault{{Kind: NodeLies, N: way, At: sec, For: 6 * sec, Keep: true}}
-
-	return p
+	return planOf(8*sec, Fault{Kind: NodeLies, N: way, At: sec, For: 6 * sec, Keep: true})
 }
 
 // lie has the first endpoint deceive for the time of the fault, with Keep until it was asked at least, and says how

@@ -3,9 +3,7 @@
 package chaos
 
 import (
-	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"testing"
@@ -55,23 +53,24 @@ func TestFixedLies(t *testing.T) {
 	}
 }
 
-// Every fault alone, one after the other, so that its effect is not mixed with another's; how long the
-// fleet takes to recover is measured. `make drill` adds faults that last long, and variants.
-//
-// The command of make drill carries them out. The relayers have the race detector; the command, with its
-// chains, proxies and Pub/Sub, would compute three times as much with it, and has it in the other tests.
-func TestDrill(t *testing.T) {
+// One instance is frozen or cut off for longer than any seed does it: the others go on without it.
+func TestFixedCutOffs(t *testing.T) {
 	t.Parallel()
 	bin := build(t)
-	command := filepath.Join(work, "chaos")
-	built, err := exec.CommandContext(t.Context(), "go", "build", "-o", command, "./cmd/chaos").CombinedOutput()
-	require.NoError(t, err, "%s", built)
-
-	out, err := exec.CommandContext(t.Context(), command, "-drill", "-short", "-parallel", sideBySide,
-		"-bin", bin).CombinedOutput()
-	t.Logf("%s", out)
-	require.NoError(t, err)
-	require.Contains(t, string(out), fmt.Sprintf("%d drills, 0 of them wrong", len(Groups())))
+	for name, f := range map[string]Fault{
+		"frozen in a commit":  {Kind: FreezeInCommit, Who: 1, N: 1, For: long},
+		"without nodes":       {Kind: NodeLoss, Who: 2, For: long},
+		"database swallowed":  {Kind: DBSwallow, Who: 2, Keep: true, For: long},
+		"cannot say it lives": {Kind: HangingClaimer, Who: 1, Keep: true, For: longer},
+		"cannot claim":        {Kind: HangingClaimer, Who: 1, For: longer},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f.At = 2 * sec
+			verdict := clean(t, bin, planOf(4*sec, f))
+			require.Regexp(t, `the fleet did without r\d`, verdict.Seen[0])
+		})
+	}
 }
 
 // A further seed with commands, which restores the database under running processes. `make chaos

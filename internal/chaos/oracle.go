@@ -10,8 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ethereum/go-ethereum/ethclient"
-
 	"github.com/fusion-prime/escrow-relayer/internal/lab"
 	"github.com/fusion-prime/escrow-relayer/internal/testchain"
 	"github.com/fusion-prime/escrow-relayer/internal/testpubsub"
@@ -121,7 +119,7 @@ func (r *run) judge(ctx context.Context) (*Verdict, error) {
 func (r *run) judgeChain(ctx context.Context, s side, omits bool, v *Verdict) error {
 	// Enough more blocks that the cursors of all watches pass what a reorganisation has replaced.
 	blocks, patience, verified := 2*r.plan.Confirmations+10, settleTimeout, int64(0)
-	head, err := s.head(ctx)
+	head, err := lab.Head(ctx, s.chain)
 	if omits {
 		blocks, patience, verified = blocks+2*epoch, patience+suspectTimeout, int64(head)
 	}
@@ -130,7 +128,7 @@ func (r *run) judgeChain(ctx context.Context, s side, omits bool, v *Verdict) er
 		return err
 	}
 
-	if head, err = s.head(ctx); err != nil {
+	if head, err = lab.Head(ctx, s.chain); err != nil {
 		return err
 	}
 
@@ -160,17 +158,6 @@ func (r *run) judgeChain(ctx context.Context, s side, omits bool, v *Verdict) er
 	}
 
 	return r.states(ctx, s, truth, v, counts)
-}
-
-// head is the chain's newest block.
-func (s side) head(ctx context.Context) (uint64, error) {
-	c, err := ethclient.DialContext(ctx, s.chain.HTTP())
-	if err != nil {
-		return 0, err
-	}
-	defer c.Close()
-
-	return c.BlockNumber(ctx)
 }
 
 // doubtful reports whether a message may have come twice: an instance was killed or cut off after it had
@@ -218,7 +205,7 @@ func (r *run) settle(ctx context.Context, s side, target, verified int64) string
 			why = fmt.Sprintf("verified %d of %d", f.Chain.Verified, verified)
 		case f.Outbox.Messages > 0:
 			why = fmt.Sprintf("%d messages in the outbox", f.Outbox.Messages)
-		case f.Late.Escrows > 0 && verified >= 0: // under traffic there are always some
+		case f.Late.Escrows > 0:
 			why = fmt.Sprintf("%d late escrows", f.Late.Escrows)
 		case pasts > 0:
 			why = "the past of a factory is not read"

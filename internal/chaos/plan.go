@@ -290,6 +290,22 @@ func NewPlan(seed uint64) Plan {
 	return p
 }
 
+// How long faults last that are not drawn.
+const (
+	sec    = time.Second
+	long   = 10 * time.Second // or until the others have gone on without the instance: see endure
+	longer = 30 * time.Second // so long that an instance that lives but does nothing counts as dead
+)
+
+// planOf is three instances under traffic, and these faults.
+func planOf(length time.Duration, some ...Fault) Plan {
+	return Plan{
+		Seed: 5, Instances: 3, Strategy: "modulo", OrderingKey: "escrow", Filter: "auto", Confirmations: 2,
+		BlockTime: 300 * time.Millisecond, PerBlock: 2, Faults: some, Length: length,
+		Probe: time.Second, // on a busy machine too, only the sessions that a fault hits are lost
+	}
+}
+
 // extend adds NodeLies to one plan of six, Grow to another one, in which instances are killed too, and has every other
 // fleet beside which there is a second chain follow both. It draws from a source of its own: the rest of a plan is
 // what its seed has always meant.

@@ -88,12 +88,7 @@ func (r *run) settings() settings { return settings{r.total, r.grown} }
 func asRole(l *lab.Lab) string { return strings.Replace(l.URL, "postgres@", role+"@", 1) }
 
 // Run carries a plan out with a relayer's binary and returns what the oracle says.
-func Run(ctx context.Context, bin string, p Plan) (*Verdict, error) {
-	return carryOut(ctx, bin, p, (*run).play)
-}
-
-// carryOut starts everything, lets play make the faults, and has the oracle judge.
-func carryOut(ctx context.Context, bin string, p Plan, play func(*run, context.Context) error) (v *Verdict, err error) {
+func Run(ctx context.Context, bin string, p Plan) (v *Verdict, err error) {
 	chain, err := startChain(p)
 	if err != nil {
 		return nil, err
@@ -128,7 +123,7 @@ func carryOut(ctx context.Context, bin string, p Plan, play func(*run, context.C
 		return nil, err
 	}
 
-	if err := r.withTraffic(ctx, play); err != nil {
+	if err := r.withTraffic(ctx); err != nil {
 		return nil, fmt.Errorf("%w (logs: %s)", err, l.Dir)
 	}
 
@@ -444,7 +439,7 @@ func (r *run) revive(down []int) error {
 }
 
 // withTraffic makes blocks while play makes faults, and ends when both have ended.
-func (r *run) withTraffic(ctx context.Context, play func(*run, context.Context) error) (err error) {
+func (r *run) withTraffic(ctx context.Context) (err error) {
 	r.traffic, err = newTraffic(ctx, r.chain, r.lab.Contracts, r.plan.Seed)
 	if err != nil {
 		return err
@@ -473,7 +468,7 @@ func (r *run) withTraffic(ctx context.Context, play func(*run, context.Context) 
 	})
 	g.Go(func() error {
 		defer end()
-		return play(r, ctx)
+		return r.play(ctx)
 	})
 
 	return g.Wait()
@@ -489,7 +484,11 @@ func (r *run) play(ctx context.Context) error {
 				return nil
 			}
 
-			return r.attempt(ctx, f)
+			if err := r.inject(ctx, f); err != nil {
+				return fmt.Errorf("%s: %w", f, err)
+			}
+
+			return nil
 		})
 	}
 
@@ -499,14 +498,6 @@ func (r *run) play(ctx context.Context) error {
 	})
 
 	return g.Wait()
-}
-
-func (r *run) attempt(ctx context.Context, f Fault) error {
-	if err := r.inject(ctx, f); err != nil {
-		return fmt.Errorf("%s: %w", f, err)
-	}
-
-	return nil
 }
 
 // follow adds the older factory, which the traffic has used from the beginning, as `escrow-relayer factory add`

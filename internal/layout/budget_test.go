@@ -13,8 +13,8 @@ import (
 // more raises the number, and says why. Tests and generated files do not count.
 var budgets = map[string]int{
 	"product":  49_319, // Go outside of internal; the aim is 38,000
-	"internal": 20_944, // Go that serves tests, the demo and releases; the aim is 15,000
-	"Markdown": 4_133,  // the aim is 3,200
+	"internal": 20_560, // Go that serves tests, the demo and releases; the aim is 15,000
+	"Markdown": 4_132,  // the aim is 3,200
 }
 
 func TestLinesStayInTheBudget(t *testing.T) {

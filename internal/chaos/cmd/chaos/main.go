@@ -3,6 +3,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -24,16 +25,14 @@ const perCore = 4
 
 // options of the command line.
 type options struct {
-	bin, with    string
-	seed, first  uint64
-	count        int
-	minutes      float64
-	parallel     int
-	race         bool
-	drill, short bool
-	commands     bool
-	group        string
-	broken       string
+	bin, with   string
+	seed, first uint64
+	count       int
+	minutes     float64
+	parallel    int
+	race        bool
+	commands    bool
+	broken      string
 }
 
 func main() {
@@ -42,15 +41,12 @@ func main() {
 	flag.Uint64Var(&o.first, "first", uint64(time.Now().Unix())*1000, "first of the seeds to try")
 	flag.IntVar(&o.count, "count", 0, "how many seeds to try; 0: new ones until -minutes are over")
 	flag.Float64Var(&o.minutes, "minutes", 5, "how many minutes to try new seeds")
-	flag.IntVar(&o.parallel, "parallel", perCore*runtime.NumCPU(), "seeds or drills at once")
+	flag.IntVar(&o.parallel, "parallel", perCore*runtime.NumCPU(), "seeds at once")
 	flag.BoolVar(&o.race, "race", false, "relayers with the race detector; a seed computes for twice as long")
 	flag.StringVar(&o.bin, "bin", "", "binary of a relayer to run, instead of building one (its clock is never wrong)")
 	flag.StringVar(&o.with, "with", "",
 		"only seeds whose plan has one of these faults, comma-separated; an unknown name lists all")
 	flag.BoolVar(&o.commands, "commands", false, "plans with commands in the traffic, and the faults of the way back")
-	flag.BoolVar(&o.drill, "drill", false, "each fault alone, one after the other, instead of seeds")
-	flag.BoolVar(&o.short, "short", false, "with -drill: only the faults that the tests carry out")
-	flag.StringVar(&o.group, "group", "", "with -drill: only groups whose name contains this")
 	flag.StringVar(&o.broken, "broken", "",
 		"run a relayer that makes this mistake, and say whether the oracle sees it; an unknown name lists all of them")
 	flag.Parse()
@@ -87,17 +83,7 @@ func (o options) check() error {
 		}
 	}
 
-	var groups []string
-	for _, g := range chaos.Groups() {
-		if strings.Contains(g.Name, o.group) {
-			return nil
-		}
-
-		groups = append(groups, g.Name)
-	}
-
-	return fmt.Errorf("-group: no group of drills has %q in its name: use a part of one of %s", o.group,
-		strings.Join(groups, ", "))
+	return nil
 }
 
 func run(ctx context.Context, o options) error {
@@ -116,10 +102,6 @@ func run(ctx context.Context, o options) error {
 		if err := chaos.Build(ctx, dir, o.bin, o.race); err != nil {
 			return err
 		}
-	}
-
-	if o.drill {
-		return drills(ctx, o)
 	}
 
 	return seeds(ctx, o)
@@ -163,13 +145,9 @@ type results struct {
 	ran, bad int
 }
 
-func (r *results) tell(v *chaos.Verdict, err error, plan chaos.Plan, lines ...string) {
+func (r *results) tell(v *chaos.Verdict, err error, plan chaos.Plan) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, line := range lines {
-		fmt.Println(line)
-	}
-
 	r.ran++
 	switch {
 	case err != nil:
@@ -184,52 +162,7 @@ func (r *results) tell(v *chaos.Verdict, err error, plan chaos.Plan, lines ...st
 	}
 }
 
-// drills carries out the groups whose names fit, side by side.
-func drills(ctx context.Context, o options) error {
-	groups := make(chan chaos.Group)
-	go func() {
-		defer close(groups)
-		for _, g := range chaos.Groups() {
-			if strings.Contains(g.Name, o.group) && ctx.Err() == nil {
-				groups <- g
-			}
-		}
-	}()
-
-	return o.sideBySide(ctx, "drills", "make drill ARGS='-group NAME'", func(r *results) {
-		for g := range groups {
-			plan := g.Plan(!o.short)
-			done, verdict, err := chaos.Drill(ctx, o.bin, plan)
-			lines := []string{g.Name}
-			for _, d := range done {
-				lines = append(lines, "  "+d.String())
-			}
-
-			if ctx.Err() == nil {
-				r.tell(verdict, err, plan, lines...)
-			}
-		}
-	})
-}
-
-// sideBySide runs as many workers as -parallel says, and prints how many runs there were. An error names
-// the command that repeats one of them.
-func (o options) sideBySide(ctx context.Context, runs, repeat string, worker func(*results)) error {
-	var r results
-	var wg sync.WaitGroup
-	for range o.parallel {
-		wg.Go(func() { worker(&r) })
-	}
-
-	wg.Wait()
-	fmt.Printf("%d %s, %d of them wrong\n", r.ran, runs, r.bad)
-	if r.bad > 0 {
-		return fmt.Errorf("repeat one with `%s`", repeat)
-	}
-
-	return ctx.Err()
-}
-
+// seeds runs as many plans side by side as -parallel says, and prints how many there were.
 func seeds(ctx context.Context, o options) error {
 	if o.seed != 0 {
 		o.first, o.count, o.parallel = o.seed, 1, 1
@@ -238,14 +171,26 @@ func seeds(ctx context.Context, o options) error {
 	s := search{options: o, seed: o.first, now: time.Now,
 		end: time.Now().Add(time.Duration(o.minutes * float64(time.Minute)))}
 
-	return o.sideBySide(ctx, "seeds", "make chaos SEED=n", func(r *results) {
-		for plan, ok := s.next(ctx); ok; plan, ok = s.next(ctx) {
-			verdict, err := chaos.Run(ctx, o.bin, plan)
-			if ctx.Err() == nil {
-				r.tell(verdict, err, plan)
+	var r results
+	var wg sync.WaitGroup
+	for range o.parallel {
+		wg.Go(func() {
+			for plan, ok := s.next(ctx); ok; plan, ok = s.next(ctx) {
+				verdict, err := chaos.Run(ctx, o.bin, plan)
+				if ctx.Err() == nil {
+					r.tell(verdict, err, plan)
+				}
 			}
-		}
-	})
+		})
+	}
+
+	wg.Wait()
+	fmt.Printf("%d seeds, %d of them wrong\n", r.ran, r.bad)
+	if r.bad > 0 {
+		return errors.New("repeat one with `make chaos SEED=n`")
+	}
+
+	return ctx.Err()
 }
 
 // search finds the seeds whose plans are wanted, one after the other, for several runs side by side.

@@ -34,7 +34,6 @@ func TestUnknownNamesAreRefused(t *testing.T) {
 		{[]string{"-with", "kill,earthquake"}, "earthquake"},
 		{[]string{"-with", "step-kill"}, "no plan has"}, // it needs -commands
 		{[]string{"-commands", "-with", "node-omits"}, "step-kill"},
-		{[]string{"-drill", "-group", "earthquake"}, "without nodes"},
 		{[]string{"-broken", "earthquake"}, "fresh-nonce"},
 		{[]string{"-parallel", "0"}, "use 1 or more"},
 	} {
