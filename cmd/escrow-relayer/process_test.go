@@ -106,8 +106,8 @@ func TestTwoChainsInOneProcess(t *testing.T) {
 	for _, chain := range []*world{w.one, w.two} {
 		id := chain.Chain.ChainID().String()
 		require.Contains(t, text, `relayer_is_leader{chain_id="`+id+`"`)
-		for path, shows := range map[string]string{"/": `href="chains/` + id + `/"`, "/chains/" + id + "/": "all chains",
-			"/chains/" + id + "/status": `"fleet"`, "/chains/" + id + "/events": `"event_type"`} {
+		for path, shows := range map[string]string{"/": `href="chains/` + id + `/"`,
+			"/chains/" + id + "/": "all chains", "/chains/" + id + "/status": `"fleet"`} {
 			w.untilStatus(p, path, http.StatusOK, shows)
 		}
 	}
@@ -167,7 +167,8 @@ func TestAWrongSettingOfOneChainIsFoundLater(t *testing.T) {
 	var said string
 	require.Eventually(t, func() bool { // it is reported a moment after /readyz says it
 		_, said = call(t, w.two.Environ("operator", 0, 1, nil), "status")
-		return strings.Contains(said, "r0 tries to start, and has not yet") && strings.Contains(said, "start: chain: ") &&
+		return strings.Contains(said, "r0 tries to start, and has not yet") &&
+			strings.Contains(said, "start: chain: ") &&
 			strings.Contains(said, "CHAIN_ID is "+w.two.Chain.ChainID().String())
 	}, patience, 100*time.Millisecond)
 	require.NotContains(t, said, "check CHAIN_ID and DATABASE_URL")

@@ -2,21 +2,14 @@ package web
 
 import (
 	"context"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"log/slog"
-	"math"
 	"net/http"
-	"net/url"
-	"slices"
-	"strconv"
 	"strings"
 )
 
 const (
-	// defaultLimit and maxLimit are rows of one page of a list.
-	defaultLimit, maxLimit = 100, 1000
 	// queries bounds the requests that use the database at once: people must not take the
 	// connections that commits need.
 	queries = 3
@@ -37,7 +30,7 @@ type problem struct {
 	Title     string `json:"title"` // of the status
 	Status    int    `json:"status"`
 	Detail    string `json:"detail"`
-	Parameter string `json:"parameter,omitempty"` // of the query or the path, when one is to blame
+	Parameter string `json:"parameter,omitempty"` // of the path, when one is to blame
 }
 
 func (p problem) Error() string { return p.Detail }
@@ -98,85 +91,6 @@ func (a *api) limited(r *http.Request, answer func(*http.Request) (any, error)) 
 	}
 }
 
-// params reads a query: each parameter at most once, and only known ones, so that a misspelt filter
-// is an error. err is the first problem.
-type params struct {
-	values url.Values
-	err    error
-}
-
-func parse(r *http.Request, known ...string) *params {
-	p := &params{}
-	values, err := url.ParseQuery(r.URL.RawQuery)
-	if err != nil {
-		p.err = problem{Status: http.StatusBadRequest, Detail: "the query cannot be read: check its percent-encoding"}
-	}
-
-	p.values = values
-	for name, v := range values {
-		switch {
-		case !slices.Contains(known, name):
-			p.fail(bad(name, v[0], "no such parameter; there are "+strings.Join(known, ", ")))
-		case len(v) > 1:
-			p.fail(bad(name, v[1], "given more than once"))
-		}
-	}
-
-	return p
-}
-
-func (p *params) fail(err error) {
-	if p.err == nil {
-		p.err = err
-	}
-}
-
-func (p *params) block(name string, absent int64) int64 {
-	return p.number(name, absent, 0, math.MaxInt64, "must be a block number")
-}
-
-func (p *params) limit() int {
-	return int(p.number("limit", defaultLimit, 1, maxLimit, fmt.Sprintf("must be 1 to %d", maxLimit)))
-}
-
-func (p *params) number(name string, absent, least, most int64, remedy string) int64 {
-	v := p.values.Get(name)
-	if v == "" {
-		return absent
-	}
-
-	n, err := strconv.ParseInt(v, 10, 64)
-	if err != nil || n < least || n > most {
-		p.fail(bad(name, v, remedy))
-	}
-
-	return n
-}
-
-func (p *params) oneOf(name string, values ...string) string {
-	v := p.values.Get(name)
-	if v != "" && !slices.Contains(values, v) {
-		p.fail(bad(name, v, "must be one of "+strings.Join(values, ", ")))
-	}
-
-	return v
-}
-
-// address returns an address in lower case, or "" without one.
-func (p *params) address(name string) string {
-	v := p.values.Get(name)
-	if v == "" {
-		return ""
-	}
-
-	address, ok := normalize(v)
-	if !ok {
-		p.fail(bad(name, v, notAnAddress))
-	}
-
-	return address
-}
-
 const notAnAddress = "must be 0x and 40 hexadecimal digits"
 
 // normalize returns an address in lower case, as in the tables.
@@ -188,33 +102,4 @@ func normalize(v string) (address string, ok bool) {
 	}
 
 	return v, true
-}
-
-// cursor reads the fields of a position that encodeCursor wrote; nil without one. A cursor belongs
-// to one list, by its kind.
-func (p *params) cursor(kind string, fields int) []string {
-	v := p.values.Get("cursor")
-	if v == "" {
-		return nil
-	}
-
-	text, err := base64.RawURLEncoding.DecodeString(v)
-	got := strings.Split(string(text), ",")
-	if err != nil || got[0] != kind || len(got) != fields+1 {
-		p.badCursor()
-		return nil
-	}
-
-	return got[1:]
-}
-
-// badCursor records an invalid cursor.
-func (p *params) badCursor() {
-	p.fail(bad("cursor", p.values.Get("cursor"), `must be the "next" of the page before`))
-}
-
-// encodeCursor makes the position in a list opaque, so that clients do not compute one.
-func encodeCursor(kind string, fields ...string) *string {
-	s := base64.RawURLEncoding.EncodeToString([]byte(kind + "," + strings.Join(fields, ",")))
-	return &s
 }

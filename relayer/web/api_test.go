@@ -2,9 +2,8 @@ package web
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
-	"net/url"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -39,53 +38,6 @@ func refused(t *testing.T, h http.Handler, path string, status int) problem {
 	return p
 }
 
-// all reads every page of a list and returns what pick finds on each.
-func all[P, T any](t *testing.T, h http.Handler, path string, pick func(P) ([]T, *string)) (rows []T, pages int) {
-	t.Helper()
-	cursor := ""
-	for {
-		got, next := pick(read[P](t, h, path+cursor))
-		rows = append(rows, got...)
-		pages++
-		if next == nil {
-			return rows, pages
-		}
-
-		cursor = "&cursor=" + url.QueryEscape(*next)
-	}
-}
-
-func escrowsOf(p escrowPage) ([]escrow, *string) { return p.Escrows, p.Next }
-func eventsOf(p eventPage) ([]event, *string)    { return p.Events, p.Next }
-
-func TestEscrows(t *testing.T) {
-	t.Parallel()
-	w := setup(t)
-	w.fleet(3)
-	w.escrows(30)
-	// The same address on another chain must not show.
-	w.Of(1).Finds(testfleet.Escrow{Address: addressOf(900), Block: 1, Late: true})
-	h := w.server().Handler()
-
-	found, pages := all(t, h, "/escrows?limit=7", escrowsOf)
-	require.Len(t, found, 30)
-	require.Equal(t, 5, pages)
-	require.True(t, slices.IsSortedFunc(found, func(a, b escrow) int { return strings.Compare(a.Address, b.Address) }))
-	found, pages = all(t, h, "/escrows?limit=30", escrowsOf)
-	require.Len(t, found, 30)
-	require.Equal(t, 1, pages, "a full last page is the last page")
-
-	released, _ := all(t, h, "/escrows?status=released&limit=3", escrowsOf)
-	require.Len(t, released, 10)
-	for _, e := range released {
-		require.Equal(t, "released", e.Status)
-		require.Equal(t, "released", e.Record.Status)
-		require.Equal(t, *e.Amount, *e.Record.SettledAmount)
-	}
-
-	require.Empty(t, read[escrowPage](t, h, "/escrows?status=orphaned").Escrows)
-}
-
 func TestEscrow(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -98,7 +50,7 @@ func TestEscrow(t *testing.T) {
 	require.True(t, d.Owner.Served)
 	require.False(t, d.Owner.Adopted)
 	var types []string
-	for _, e := range d.Events.Events {
+	for _, e := range d.Events {
 		types = append(types, e.EventType)
 		require.Equal(t, e.EventID, e.TxHash+":"+strconv.Itoa(int(e.LogIndex)))
 	}
@@ -111,39 +63,10 @@ func TestEscrow(t *testing.T) {
 	d = read[escrowDetail](t, h, "/escrows/"+addressOf(500))
 	require.Nil(t, d.Record)
 	require.False(t, d.CaughtUp)
-	require.Empty(t, d.Events.Events)
+	require.Empty(t, d.Events)
 
 	require.Equal(t, "address", refused(t, h, "/escrows/"+addressOf(501), http.StatusNotFound).Parameter)
 	require.Equal(t, "address", refused(t, h, "/escrows/0x12", http.StatusBadRequest).Parameter)
-}
-
-func TestEvents(t *testing.T) {
-	t.Parallel()
-	w := setup(t)
-	w.escrows(30)
-	h := w.server().Handler()
-
-	events, pages := all(t, h, "/events?limit=7", eventsOf)
-	require.Len(t, events, 70)
-	require.Equal(t, 10, pages)
-	require.True(t, slices.IsSortedFunc(events, func(a, b event) int {
-		return int((a.BlockNumber-b.BlockNumber)*1000) + int(a.LogIndex-b.LogIndex)
-	}))
-	seen := map[string]bool{}
-	for _, e := range events {
-		require.False(t, seen[e.EventID], "twice")
-		seen[e.EventID] = true
-	}
-
-	from, to := events[10].BlockNumber, events[40].BlockNumber
-	some, _ := all(t, h, "/events?limit=5&from="+strconv.FormatInt(from, 10)+"&to="+strconv.FormatInt(to, 10), eventsOf)
-	require.Equal(t, from, some[0].BlockNumber)
-	require.Equal(t, to, some[len(some)-1].BlockNumber)
-
-	of, _ := all(t, h, "/events?limit=1&escrow="+addressOf(3), eventsOf)
-	require.Len(t, of, 3)
-	require.Empty(t, read[eventPage](t, h, "/events?escrow="+addressOf(800)).Events)
-	require.JSONEq(t, `{"events":[],"next":null}`, body(t, get(t, h, "/events?escrow="+addressOf(800))))
 }
 
 // A reorganisation can leave two events at one place: the orphan and what took it.
@@ -157,68 +80,46 @@ func TestEventsOfOnePlace(t *testing.T) {
 	}
 
 	w.Queues(testfleet.Message{Escrow: addressOf(1), EventID: "0x" + strings.Repeat("b", 64) + ":1"})
-	h := w.server().Handler()
-	for _, filter := range []string{"", "&escrow=" + addressOf(1)} {
-		canonical, _ := all(t, h, "/events?limit=1"+filter, eventsOf)
-		require.Len(t, canonical, 1)
-		require.Equal(t, "canonical", canonical[0].State)
-		require.True(t, canonical[0].Queued)
-		every, pages := all(t, h, "/events?state=all&limit=1"+filter, eventsOf)
-		require.Len(t, every, 4)
-		require.Equal(t, 4, pages)
+	w.Finds(testfleet.Escrow{Address: addressOf(1), Block: 50})
+	d := read[escrowDetail](t, w.server().Handler(), "/escrows/"+addressOf(1))
+	require.Len(t, d.Events, 4)
+	require.False(t, d.More)
+	for _, e := range d.Events {
+		canonical := strings.HasPrefix(e.EventID, "0xbbb")
+		require.Equal(t, map[bool]string{true: "canonical", false: "orphaned"}[canonical], e.State)
+		require.Equal(t, canonical, e.Queued)
 	}
 }
 
+func TestTimelineIsBounded(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	w.Finds(testfleet.Escrow{Address: addressOf(1), Block: 1})
+	for n := range timelineLimit + 1 {
+		w.Stores(testfleet.Event{ID: fmt.Sprintf("0x%064x:1", n), Type: "Approved", Escrow: addressOf(1), Block: int64(n + 1),
+			Index: 1})
+	}
+
+	d := read[escrowDetail](t, w.server().Handler(), "/escrows/"+addressOf(1))
+	require.Len(t, d.Events, timelineLimit)
+	require.True(t, d.More)
+	require.EqualValues(t, 1, d.Events[0].BlockNumber)
+}
+
+// A long value is not repeated in full.
 func TestWhatCannotBeUnderstoodIsRefused(t *testing.T) {
 	t.Parallel()
 	s, _ := bare(t, untouchable{t})
-	h := s.Handler()
-	eventCursor, escrowCursor := *encodeCursor("v", "1", "2", "x"), *encodeCursor("e", "0x")
-	for path, parameter := range map[string]string{
-		"/escrows?limit=0": "limit", "/escrows?limit=1001": "limit", "/escrows?limit=ten": "limit",
-		"/escrows?limit=-1":    "limit",
-		"/escrows?status=done": "status",
-		"/escrows?cursor=%20":  "cursor", "/escrows?cursor=" + eventCursor: "cursor",
-		"/escrows?statsu=active": "statsu", "/escrows?limit=1&limit=2": "limit",
-		"/escrows/" + addressOf(1) + "?x=1": "x",
-		"/events?from=-1":                   "from", "/events?from=0x10": "from", "/events?to=99999999999999999999": "to",
-		"/events?from=5&to=4": "to",
-		"/events?escrow=0x12": "escrow", "/events?escrow=" + strings.Repeat("z", 500): "escrow",
-		"/events?state=orphaned":         "state",
-		"/events?cursor=" + escrowCursor: "cursor", "/events?cursor=" + *encodeCursor("v", "x", "2", "y"): "cursor",
-		"/events?cursor=" + *encodeCursor("v", "1", "99999999999", "y"): "cursor",
-	} {
-		p := refused(t, h, path, http.StatusBadRequest)
-		require.Equal(t, parameter, p.Parameter, path)
-		require.Less(t, len(p.Detail), 400, "a long value is not repeated in full")
-	}
-
-	refused(t, h, "/events?from=%zz", http.StatusBadRequest)
+	p := refused(t, s.Handler(), "/escrows/"+strings.Repeat("z", 500), http.StatusBadRequest)
+	require.Equal(t, "address", p.Parameter)
+	require.Less(t, len(p.Detail), 400)
 }
 
 func TestDatabaseGone(t *testing.T) {
 	t.Parallel()
 	s, _ := bare(t, broken(t))
 	h := s.Handler()
-	for _, path := range []string{"/escrows", "/escrows/" + addressOf(1), "/events"} {
-		p := refused(t, h, path, http.StatusServiceUnavailable)
-		require.Contains(t, p.Detail, "try again")
-		require.Equal(t, retryAfter, get(t, h, path).Header.Get("Retry-After"))
-	}
-}
-
-func FuzzParameters(f *testing.F) {
-	f.Add("0x"+strings.Repeat("a", 40), *encodeCursor("v", "1", "2", "x"))
-	f.Fuzz(func(t *testing.T, address, cursor string) {
-		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet,
-			"/?"+url.Values{"escrow": {address}, "cursor": {cursor}}.Encode(), nil)
-		require.NoError(t, err)
-		p := parse(r, "escrow", "cursor")
-		got := p.address("escrow")
-		q := eventQuery{}
-		q.after(p)
-		if p.err == nil && address != "" {
-			require.Len(t, got, 42)
-		}
-	})
+	p := refused(t, h, "/escrows/"+addressOf(1), http.StatusServiceUnavailable)
+	require.Contains(t, p.Detail, "try again")
+	require.Equal(t, retryAfter, get(t, h, "/escrows/"+addressOf(1)).Header.Get("Retry-After"))
 }

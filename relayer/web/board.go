@@ -17,8 +17,8 @@ const (
 	// idleEvery is how often the database is read without viewers: often enough for the plots of
 	// the outbox.
 	idleEvery = 30 * time.Second
-	// lastEvents are shown on the page; kindsOver is how many of the newest events are counted by type.
-	lastEvents, kindsOver = 12, 2000
+	// lastEvents are shown on the page.
+	lastEvents = 12
 )
 
 // readWithin bounds one reading of the fleet, and so the time a page waits for a silent database, and queryTimeout one
@@ -30,20 +30,8 @@ type news struct {
 	at     time.Time // when it was read, by this process's clock; zero: never
 	fleet  fleet.Fleet
 	events []event // the newest, newest first
-	kinds  []kind
-	err    error // of the last attempt, which may be later than at
+	err    error   // of the last attempt, which may be later than at
 }
-
-// kind counts the events of one type among the newest ones.
-type kind struct {
-	Type  string
-	Count int64
-	First int64     // lowest block among all that were counted
-	Since time.Time // of that block
-}
-
-// Width is that of its bar, of 100, relative to the largest count.
-func (k kind) Width(most int64) float64 { return max(0.5, 100*float64(k.Count)/float64(most)) }
 
 // board reads the fleet for all viewers of this instance, and samples the instance for the plots.
 // One goroutine runs it; the other methods may be called by any.
@@ -192,17 +180,5 @@ func (b *board) query(ctx context.Context) (n news, err error) {
 		return news{}, fmt.Errorf("read the last events: %w", err)
 	}
 
-	rows, _ = b.cfg.DB.Query(ctx, countKinds, b.cfg.ChainID, kindsOver)
-	if n.kinds, err = pgx.CollectRows(rows, pgx.RowToStructByPos[kind]); err != nil {
-		return news{}, fmt.Errorf("count events by type: %w", err)
-	}
-
 	return n, nil
 }
-
-// countKinds counts the newest events by type: counting all would scan the largest table.
-const countKinds = `
-	select (select name from event_types t
-		where t.id = type), count(*), min(min(block_number)) over (), to_timestamp(min(min(block_time)) over ())
-	from (select type, block_number, block_time from events where chain_id = $1 order by block_number desc limit $2) e
-	group by type order by count(*) desc, type`

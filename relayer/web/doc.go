@@ -6,8 +6,7 @@
 //	/readyz      session, database and node are healthy; else 503, with the failing ones and the reasons
 //	/metrics     Prometheus
 //	/status      what the page shows, as JSON
-//	/escrows     the registry, page by page;  /escrows/{address}  one escrow with its record and timeline
-//	/events      stored events, page by page
+//	/escrows/{address}  one escrow with its record and timeline
 //	/openapi.yaml  the description of all of the above, which a test compares with the handlers
 //
 // With several chains each has all that below /chains/ and its id, and / shows them at a glance:

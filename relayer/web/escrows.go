@@ -3,7 +3,6 @@ package web
 import (
 	"errors"
 	"fmt"
-	"math"
 	"net/http"
 	"time"
 
@@ -12,7 +11,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
 )
 
-// timelineLimit bounds the events in the answer about one escrow; /events has the rest.
+// timelineLimit bounds the events in the answer about one escrow; the table processed_events has the rest.
 const timelineLimit = 100
 
 // escrow is an escrow of the registry, with its record once its events are stored. Amounts are wei, in decimal.
@@ -51,16 +50,12 @@ type record struct {
 	UpdatedAt         time.Time `json:"updated_at"`
 }
 
-type escrowPage struct {
-	Escrows []escrow `json:"escrows"`
-	Next    *string  `json:"next"` // cursor of the next page; null on the last one
-}
-
 // escrowDetail is the answer about one escrow.
 type escrowDetail struct {
 	escrow
-	Owner  *owner    `json:"owner"` // of its slot; null if the slot is free, or the fleet could not be read
-	Events eventPage `json:"events"`
+	Owner  *owner  `json:"owner"` // of its slot; null if the slot is free, or the fleet could not be read
+	Events []event `json:"events"`
+	More   bool    `json:"more_events"` // than those
 }
 
 // owner is the owner of a slot.
@@ -71,53 +66,9 @@ type owner struct {
 	Since    time.Time `json:"since"`
 }
 
-// listEscrows answers /escrows, by address.
-func (a *api) listEscrows(r *http.Request) (any, error) {
-	p := parse(r, "status", "cursor", "limit")
-	status := p.oneOf("status", "active", "released", "refunded", "orphaned")
-	limit := p.limit()
-	after := ""
-	if fields := p.cursor("e", 1); fields != nil {
-		var ok bool
-		if after, ok = normalize(fields[0]); !ok {
-			p.badCursor()
-		}
-	}
-
-	if p.err != nil {
-		return nil, p.err
-	}
-
-	rows, _ := a.cfg.DB.Query(r.Context(), selectEscrows, pgx.StrictNamedArgs{"chain": a.cfg.ChainID, "after": after,
-		"status": status, "limit": limit + 1})
-	found, err := pgx.CollectRows(rows, scanEscrow)
-	if err != nil {
-		return nil, fmt.Errorf("list escrows: %w", err)
-	}
-
-	page := escrowPage{Escrows: found}
-	if len(found) > limit {
-		page.Escrows = found[:limit]
-		page.Next = encodeCursor("e", found[limit-1].Address)
-	}
-
-	return page, nil
-}
-
-// selectEscrows reads along the primary key. The filter skips rows of another status, because an index on it would cost
-// every ending a write.
-const selectEscrows = escrowsWithRecords + `
-	where e.chain_id = @chain and e.address_key > bytes(@after) and (@status::text = '' or e.status = @status)
-	order by e.address_key limit @limit`
-
-// selectEscrow reads one.
-const selectEscrow = escrowsWithRecords + `
-	where e.chain_id = $1 and e.address_key = bytes($2)`
-
-// escrowsWithRecords has the columns of an escrow and of its record, in their order. Without a
-// record, the columns that every record has are empty. The limit has each record folded for its row alone,
-// whatever the planner expects.
-const escrowsWithRecords = `
+// selectEscrow has the columns of an escrow and of its record, in their order. Without a record, the columns that every
+// record has are empty. The limit has the record folded for this escrow alone, whatever the planner expects.
+const selectEscrow = `
 	select e.address, e.slot, e.status, e.discovered_at, e.discovered_block_number, e.event_id, e.announced, e.caught_up,
 	       e.last_monitored_block, e.ended_block, r.payer, r.payee, r.amount::text,
 	       coalesce(r.status, ''), r.arbiter, r.release_delay::text, r.release_time::text, r.approvals_required,
@@ -125,7 +76,8 @@ const escrowsWithRecords = `
 	       coalesce(r.last_event_id, ''), coalesce(r.last_event_type, ''), coalesce(r.last_event_block, 0),
 	       coalesce(r.updated_at, e.discovered_at)
 	from escrow_registry e left join lateral (
-		select * from escrow_records r where r.chain_id = e.chain_id and r.escrow_key = e.address_key limit 1) r on true`
+		select * from escrow_records r where r.chain_id = e.chain_id and r.escrow_key = e.address_key limit 1) r on true
+	where e.chain_id = $1 and e.address_key = bytes($2)`
 
 func scanEscrow(row pgx.CollectableRow) (escrow, error) {
 	both, err := pgx.RowToStructByPos[struct {
@@ -143,15 +95,10 @@ func scanEscrow(row pgx.CollectableRow) (escrow, error) {
 
 // getEscrow answers /escrows/{address}.
 func (a *api) getEscrow(r *http.Request) (any, error) {
-	p := parse(r)
 	raw := r.PathValue("address")
 	address, ok := normalize(raw)
 	if !ok {
-		p.fail(bad("address", raw, notAnAddress))
-	}
-
-	if p.err != nil {
-		return nil, p.err
+		return nil, bad("address", raw, notAnAddress)
 	}
 
 	return a.detail(r, address)
@@ -172,9 +119,14 @@ func (a *api) detail(r *http.Request, address string) (d escrowDetail, err error
 		return d, fmt.Errorf("read escrow %s: %w", address, err)
 	}
 
-	d.Events, err = a.events(r, eventQuery{to: math.MaxInt64, escrow: address, all: true, limit: timelineLimit, block: -1})
-	if err != nil {
-		return d, err
+	rows, _ = a.cfg.DB.Query(r.Context(), selectTimeline,
+		pgx.StrictNamedArgs{"chain": a.cfg.ChainID, "escrow": address, "limit": timelineLimit + 1})
+	if d.Events, err = pgx.CollectRows(rows, scanEvent); err != nil {
+		return d, fmt.Errorf("read the events of escrow %s: %w", address, err)
+	}
+
+	if d.More = len(d.Events) > timelineLimit; d.More {
+		d.Events = d.Events[:timelineLimit]
 	}
 
 	f := a.board.latest(r.Context()).fleet

@@ -21,7 +21,7 @@ type escrowView struct {
 
 func (p *page) escrow(d *escrowDetail) *escrowView {
 	v := &escrowView{Query: d.Address, Address: d.Address, Status: d.Status,
-		Events: d.Events.Events, More: d.Events.Next != nil}
+		Events: d.Events, More: d.More}
 	if d.Record != nil && d.Record.Status != d.Status {
 		v.Status = d.Record.Status
 	}

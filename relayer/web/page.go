@@ -28,8 +28,7 @@ var (
 )
 
 // fragments are the parts of the page that /live replaces: names of templates, and ids of the elements around them.
-var fragments = []string{"verdict", "figures", "fleet", "facts", "endpoints", "kinds", "events", "senders",
-	"commands"}
+var fragments = []string{"verdict", "figures", "fleet", "facts", "endpoints", "events", "senders", "commands"}
 
 // page renders the status page, whole or in fragments. It is immutable.
 type page struct {

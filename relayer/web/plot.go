@@ -176,8 +176,8 @@ func (p past) amount(what string, format func(float64) string, pick series) plot
 		Lines: []line{p.draw(0, hi, true, "amount", pick)},
 		Lo:    "0",
 	}
-	if hi > 0 {
-		out.Hi = format(hi)
+	if top := format(hi); top != format(0) { // else it is drawn below a nought
+		out.Hi = top
 	}
 
 	return out

@@ -24,8 +24,6 @@ type view struct {
 	Fleet     fleetView
 	Facts     []fact
 	Endpoints []endpointView
-	Kinds     []kind
-	KindsNote string
 	Events    []event
 	Senders   []fleet.Sender  // empty on a chain without commands
 	Commands  []fleet.Command // the same
@@ -105,7 +103,7 @@ func (p *page) show(n *news, i *fleet.Self, samples []sample, now time.Time) *vi
 			Up: span(now.Sub(i.Started)),
 		},
 		Verdict: p.judge(n, i, now), Figures: figures(n, i, newPast(samples, now)), Facts: p.facts(n, i),
-		Endpoints: endpoints(i, now), Kinds: n.kinds, Events: n.events,
+		Endpoints: endpoints(i, now), Events: n.events,
 	}
 	if i.Started.IsZero() {
 		v.Self.Up = "–"
@@ -119,16 +117,6 @@ func (p *page) show(n *news, i *fleet.Self, samples []sample, now time.Time) *vi
 		}
 
 		v.Senders, v.Commands = n.fleet.Senders, n.fleet.Commands
-	}
-
-	if len(n.kinds) > 0 {
-		total := int64(0)
-		for _, k := range n.kinds {
-			total += k.Count
-		}
-
-		v.KindsNote = fmt.Sprintf("the last %s, since block %s (%s ago)", plural(total, "event", "events"),
-			count(n.kinds[0].First), span(now.Sub(n.kinds[0].Since)))
 	}
 
 	v.Title = v.Verdict.Mark + " " + v.Self.ID + " · escrow relayer"
@@ -177,8 +165,8 @@ func figures(n *news, i *fleet.Self, p past) []figure {
 		processed = i.Cursor - 1
 	}
 
-	if f.Chain.TargetAge > 0 {
-		lagNotes = append(lagNotes, fact{Name: "Age of the target", Value: f.Chain.TargetAge.String()})
+	if !i.TargetTime.IsZero() {
+		lagNotes = append(lagNotes, fact{Name: "Age of the target", Value: span(p.now.Sub(i.TargetTime))})
 	}
 
 	messages, late := count(f.Outbox.Messages), count(f.Late.Escrows)

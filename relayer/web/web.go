@@ -136,9 +136,7 @@ func (s *Server) routes() []route {
 		{"/readyz", s.serveReady},
 		{"/metrics", metrics.Handler(s.cfg.Metrics, s.cfg.Log).ServeHTTP},
 		{"/status", s.serveStatus},
-		{"/escrows", s.api.handle(s.api.listEscrows)},
 		{"/escrows/{address}", s.api.handle(s.api.getEscrow)},
-		{"/events", s.api.handle(s.api.listEvents)},
 		{"/openapi.yaml", serveOpenAPI},
 	}
 }
