@@ -164,11 +164,12 @@ func checkSection(t *testing.T, url string) {
 	require.NoError(t, err, url)
 	body, ok := section(string(text), anchor)
 	require.True(t, ok, "%s does not exist", url)
-	for _, part := range []string{"### Meaning", "### First step", "### How to fix"} {
-		_, rest, ok := strings.Cut(body, part+"\n")
-		require.True(t, ok, "%s: no part %q", url, part)
-		rest, _, _ = strings.Cut(rest, "\n### ")
-		require.Greater(t, len(strings.TrimSpace(rest)), 20, "%s: %q says nothing", url, part)
+	parts := strings.Split(body, "\n### ")
+	require.Len(t, parts, 3, url)
+	for i, heading := range []string{"", "First step\n", "How to fix\n"} {
+		rest, ok := strings.CutPrefix(parts[i], heading)
+		require.True(t, ok, "%s: no part %q", url, heading)
+		require.Greater(t, len(strings.TrimSpace(rest)), 20, "%s: %q says nothing", url, heading)
 	}
 }
 

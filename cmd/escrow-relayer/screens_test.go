@@ -14,7 +14,7 @@ import (
 )
 
 // Whatever happens to the database, the leader or Pub/Sub, page, /readyz, status and doctor say the same cause, while
-// the instances run. `make outage` measures the same beside the alerts, for the table in deploy/watching.md.
+// the instances run. `make outage` measures the same beside the alerts, for deploy/watching.md.
 func TestEveryScreenNamesTheFault(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, func(o *lab.Options) { o.Server, o.Postgres.MaxConnections = nil, 40 })

@@ -14,7 +14,7 @@ import (
 var budgets = map[string]int{
 	"product":  49_020, // Go outside of internal; the aim is 38,000
 	"internal": 20_560, // Go that serves tests, the demo and releases; the aim is 15,000
-	"Markdown": 4_132,  // the aim is 3,200
+	"Markdown": 3_985,  // the aim is 3,200
 }
 
 func TestLinesStayInTheBudget(t *testing.T) {
