@@ -22,6 +22,5 @@
 // still use what Postgres leaves to every login: connections, CPU and the server's lock table.
 //
 // To see the locks by hand: select * from all_locks(), with keys as lock_key computes them. To free
-// one: select pg_terminate_backend(pid), or `escrow-relayer locks --end` for those of unprivileged
-// logins; an instance rejoins.
+// one: select pg_terminate_backend(pid); an instance rejoins.
 package election

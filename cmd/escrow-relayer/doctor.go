@@ -116,7 +116,11 @@ func (d *doctor) examine(ctx context.Context) {
 	wg.Go(func() { database.database(ctx) })
 	wg.Go(func() { topics.topics(ctx) })
 	wg.Go(func() { chain.chain(ctx) })
-	wg.Go(func() { files.files(); files.steps(ctx, "keys") })
+	wg.Go(func() {
+		if files.files(); d.cfg.SendersFile != "" {
+			files.steps(ctx, "keys")
+		}
+	})
 	wg.Wait()
 	for line := range strings.Lines(warned.String()) {
 		d.say(note, "warning", "%s", strings.TrimPrefix(strings.TrimSpace(line), "msg="))

@@ -82,7 +82,7 @@ func TestDoctor(t *testing.T) {
 		for _, c := range [][2]string{
 			{"database", "login"}, {"database", "database"}, {"database", "schema"}, {"database", "start block"},
 			{"database", "settings"}, {"database", "clock"}, {"database", "connections"}, {"topics", "topics"},
-			{"chain", "chain"}, {"files", "keys"}, {ws, "chain"}, {ws, "head"}, {ws, "safe"}, {ws, "finalized"},
+			{"chain", "chain"}, {ws, "chain"}, {ws, "head"}, {ws, "safe"}, {ws, "finalized"},
 			{ws, "headers"}, {ws, "receipts"}, {ws, "state"}, {ws, "range"}, {ws, "history"},
 			{ws, "latency"},
 			{w.Chain.HTTP(), "chain"},
@@ -91,7 +91,9 @@ func TestDoctor(t *testing.T) {
 			require.Equal(t, fine, v, "%v: %s", c, found)
 		}
 
-		v, _ := d.verdict("topics", "publish")
+		v, _ := d.verdict("files", "keys")
+		require.Empty(t, v, "there is none")
+		v, _ = d.verdict("topics", "publish")
 		require.Equal(t, unknown, v, "an emulator has no rights")
 		d.says(t, note, "start", "warning", "migrations are missing: the first instance applies them")
 		var made bool

@@ -64,7 +64,6 @@ func exitCode(err error) int {
 
 // meaningOfNo explains, for each command with an answer, what no means.
 var meaningOfNo = map[string]string{
-	"locks":   "such a session is there",
 	"run":     "the instance ended by itself although its configuration is right: restart it",
 	"status":  "something needs a person",
 	"audit":   "chain and database differ",

@@ -77,8 +77,7 @@ func root() *cobra.Command {
 	cmd.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return usage{fmt.Errorf("%w: see %s --help", err, c.CommandPath())}
 	})
-	cmd.AddCommand(runCommand(), migrateCommand(), statusCommand(), locksCommand(), auditCommand(),
-		replayCommand(), doctorCommand(),
+	cmd.AddCommand(runCommand(), migrateCommand(), statusCommand(), auditCommand(), replayCommand(), doctorCommand(),
 		planCommand(), rewindCommand(), factoryCommand(), senderCommand(), commandCommand(), configCommand(),
 		versionCommand())
 	addChainFlags(cmd)

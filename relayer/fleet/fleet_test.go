@@ -133,6 +133,8 @@ func TestBlocksAreComparedWithTheClock(t *testing.T) {
 
 		return all
 	}
+	stored := func(ago string) { w.Exec(`update cursors set block_time = now() - $1::interval`, ago) }
+	stored("6 hours")
 	require.Empty(t, found(), "what is not known is not judged")
 	ages("a", "12 seconds", "29 minutes")
 	require.Empty(t, found())
@@ -147,6 +149,12 @@ func TestBlocksAreComparedWithTheClock(t *testing.T) {
 	}
 
 	require.Equal(t, map[string]fleet.Severity{fleet.StillFinality: fleet.Critical}, found())
+	stored("3 seconds")
+	f, err := fleet.Read(t.Context(), w.DB, chain)
+	require.NoError(t, err)
+	require.Less(t, f.Chain.TargetAge.Seconds(), 12.0, "ages are of the same moment as heights: a block is stored since the heartbeat")
+	require.Equal(t, f.Chain.HeadAge, f.Chain.TargetAge)
+	stored("6 hours")
 	limit := func(instance, text string) {
 		w.Exec(`update relayer_instances set settings = jsonb_build_object('other', jsonb_build_object('FINALITY_LIMIT', $2::text))
 			where instance_id = $1`, instance, text)

@@ -231,7 +231,9 @@ func (f *Fleet) judgeStrangers(p *problems) {
 		who = append(who, fmt.Sprintf("%s: pid %d, login %s, application %q", s.Lock, s.PID, s.Login, s.Application))
 	}
 
-	p.add(StrangerHolds, Warning, "`escrow-relayer locks --end`, and revoke connect on the database from public",
+	remedy := fmt.Sprintf("`select pg_terminate_backend(%d)` as that login, a superuser or with pg_signal_backend, and "+
+		"revoke connect on the database from public", f.Strangers[0].PID)
+	p.add(StrangerHolds, Warning, remedy,
 		"an unprivileged login holds locks of the fleet, which got other keys: %s", enumerate(who))
 }
 

@@ -355,7 +355,7 @@ func (r *rows) fold() Fleet {
 			i.Leader = held && r.locks[r.instances[n].LockKey] == holder
 			f.Leader.Valid = f.Leader.Valid || i.Leader && i.ID == f.Leader.Instance
 			f.Chain.NodeHead = max(f.Chain.NodeHead, i.Head)
-			r.head, r.target = later(r.head, r.instances[n].HeadTime), later(r.target, r.instances[n].TargetTime)
+			r.newest(&r.instances[n])
 		}
 
 		index[i.ID] = i
@@ -375,6 +375,18 @@ func (r *rows) fold() Fleet {
 	f.Problems = f.Judge()
 
 	return *f
+}
+
+// newest raises the times of the newest blocks to those that a live instance knows. A block that is stored may be up to
+// 30 s newer than the heartbeat, and so are the heights that are shown beside the ages.
+func (r *rows) newest(i *instanceRow) {
+	if i.HeadTime != nil {
+		r.head = later(later(r.head, i.HeadTime), i.BlockTime)
+	}
+
+	if i.TargetTime != nil {
+		r.target = later(later(r.target, i.TargetTime), i.BlockTime)
+	}
 }
 
 // foldInstance computes an instance, except what it owns and whether it leads.

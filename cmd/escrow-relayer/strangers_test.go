@@ -15,8 +15,8 @@ import (
 )
 
 // A login without a grant waits for the leader's lock and the lock of a sender, and gets both when their session
-// ends. status takes no dead instance for the leader, page and status name the stranger, and one command ends it.
-func TestAStrangerWithLocksIsNamedAndEnded(t *testing.T) {
+// ends. status takes no dead instance for the leader, page and status name the stranger, and how to end it.
+func TestAStrangerWithLocksIsNamed(t *testing.T) {
 	t.Parallel()
 	const chain = 1337
 	f := testfleet.New(t, chain)
@@ -35,25 +35,20 @@ func TestAStrangerWithLocksIsNamedAndEnded(t *testing.T) {
 	t.Cleanup(func() { _ = stranger.Close(context.Background()) })
 	key := f.Column(`select lock_key::text from leadership`)[0]
 	env := []string{"CHAIN_ID=" + strconv.Itoa(chain), "DATABASE_URL=" + f.URL}
-	code, out := call(t, env, "locks")
-	require.Zero(t, code, out)
-
 	r0.End()
 	_, err = stranger.Exec(t.Context(), `select pg_advisory_lock($1)`, key)
 	require.NoError(t, err)
-	code, out = call(t, env, "status")
+	code, out := call(t, env, "status")
 	require.Equal(t, exitNo, code, out)
 	require.Contains(t, out, "nobody leads")
 	require.Contains(t, out, "login stranger")
-	require.Contains(t, out, "pid "+strconv.Itoa(int(stranger.PgConn().PID())))
-	require.NotContains(t, out, "\x1b[31m", "what a row or a session says of itself is text, and moves no cursor")
-	code, out = call(t, env, "locks")
-	require.Equal(t, exitNo, code, out)
 	require.Contains(t, out, "curious")
-
-	// The administrator ends it.
-	code, out = call(t, env, "locks", "--end")
-	require.Zero(t, code, out)
+	pid := strconv.Itoa(int(stranger.PgConn().PID()))
+	require.Contains(t, out, "pid "+pid)
+	end := "select pg_terminate_backend(" + pid + ")"
+	require.Contains(t, out, "first step: `"+end)
+	require.NotContains(t, out, "\x1b[31m", "what a row or a session says of itself is text, and moves no cursor")
+	f.Exec(end)
 	require.Error(t, stranger.Ping(t.Context()))
 	code, out = call(t, env, "status")
 	require.Equal(t, exitNo, code, out)
