@@ -40,11 +40,9 @@ func TestOneTypePerField(t *testing.T) {
 	documents["answer"] = goTypes(reflect.TypeFor[command.Answer]())
 	documents["status --json"] = goTypes(reflect.TypeFor[fleet.Fleet]())
 	documents["command show --json"] = goTypes(reflect.TypeFor[shownCommand]())
-	documents["sender status --json"] = goTypes(reflect.TypeFor[fleet.Sender]())
 
 	shared := 0
-	for _, one := range []string{"message", "command", "answer", "command show --json", "sender status --json",
-		"status --json"} {
+	for _, one := range []string{"message", "command", "answer", "command show --json", "status --json"} {
 		require.NotEmpty(t, documents[one], one)
 		for name, types := range documents[one] {
 			for other, fields := range documents {
