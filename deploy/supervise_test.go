@@ -38,7 +38,8 @@ type supervised struct {
 }
 
 // supervise starts a relayer and keeps it running until stop.
-func supervise(id string, liveness time.Duration, run func() (*lab.Process, error), started func(*lab.Process)) *supervised {
+func supervise(id string, liveness time.Duration, run func() (*lab.Process, error),
+	started func(*lab.Process)) *supervised {
 	ctx, cancel := context.WithCancel(context.Background())
 	s := &supervised{id: id, liveness: liveness, run: run, started: started, cancel: cancel, done: make(chan struct{}),
 		changed: make(chan struct{})}

@@ -74,8 +74,9 @@ func TestDevGoesOnAfterPoison(t *testing.T) {
 
 	d.until(`"event_type":"EscrowDeployed"`)
 	d.until(`"event_type":"EscrowCreated"`)
+	relayer := filepath.Join(programs, "escrow-relayer")
 	out, err := exec.CommandContext(t.Context(), "sh", "-c",
-		settings+"; exec "+filepath.Join(programs, "escrow-relayer")+" replay --from 1 --to 1000000 --dry-run").CombinedOutput()
+		settings+"; exec "+relayer+" replay --from 1 --to 1000000 --dry-run").CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	require.NoError(t, d.cmd.Process.Signal(os.Interrupt))
 	require.Zero(t, d.end(url), d.said.String())

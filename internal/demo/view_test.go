@@ -10,9 +10,10 @@ import (
 
 func TestLineOfAChain(t *testing.T) {
 	l := look{head: 31, factories: 2, received: 101, fleet: fleet.Fleet{
-		ChainID:   1337,
-		Leader:    fleet.Leader{Instance: "relayer-1", Epoch: 2, Held: true, Valid: true},
-		Instances: []fleet.Instance{{ID: "relayer-0", State: fleet.Serving, Alive: true}, {ID: "relayer-2", State: fleet.Dead}},
+		ChainID: 1337,
+		Leader:  fleet.Leader{Instance: "relayer-1", Epoch: 2, Held: true, Valid: true},
+		Instances: []fleet.Instance{{ID: "relayer-0", State: fleet.Serving, Alive: true},
+			{ID: "relayer-2", State: fleet.Dead}},
 		Slots:     fleet.Slots{Total: 2520, Served: 1680, Unserved: 840},
 		Chain:     fleet.Chain{LowestCursor: 24},
 		Escrows:   fleet.Escrows{Active: 21, Released: 18, Refunded: 1},

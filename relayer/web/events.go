@@ -70,9 +70,9 @@ const selectLast = `
 	eventsWithOutbox + `
 	order by e.block_number desc, e.log_index desc limit @limit`
 
-// selectTimeline returns the events of an escrow, oldest first, also those that a reorganisation took back. Two share a
-// place only if one of them is such; then the event id decides. The arms are limited one by one: a view of both would be
-// sorted as a whole.
+// selectTimeline returns the events of an escrow, oldest first, also those that a reorganisation took back. Two share
+// a place only if one of them is such; then the event id decides. The arms are limited one by one: a view of both would
+// be sorted as a whole.
 const selectTimeline = `
 	with chosen as (
 		(select block_number, log_index, null::bigint as orphan from events

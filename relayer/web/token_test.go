@@ -39,8 +39,8 @@ func TestToken(t *testing.T) {
 	}
 	nothing := func(*http.Request) {}
 
-	for _, path := range []string{"/", "/live", "/status", "/metrics", "/escrows/" + addressOf(1), "/openapi.yaml", "/nowhere",
-		"/debug/pprof/", "/debug/pprof/heap", "/readyz/", "//readyz", "/readyz/1/", "/readyz/x", "/chains/1/",
+	for _, path := range []string{"/", "/live", "/status", "/metrics", "/escrows/" + addressOf(1), "/openapi.yaml",
+		"/nowhere", "/debug/pprof/", "/debug/pprof/heap", "/readyz/", "//readyz", "/readyz/1/", "/readyz/x", "/chains/1/",
 		"/chains/1/status", "/chains/1/readyz"} {
 		require.Equal(t, http.StatusUnauthorized, ask(path, nothing), path)
 	}
