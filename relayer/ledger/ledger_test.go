@@ -485,6 +485,7 @@ func TestWhatOnlyTheLeaderHasSeen(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []string{registry.Text(escrow(2))}, w.Column(`select address from escrow_registry`))
 	require.ElementsMatch(t, []string{"extra_event 1 1", "missing_event 1 1"}, w.findings())
+	w.reload()
 	w.serve()
 	require.Len(t, w.late(), 1)
 	require.EqualValues(t, 1, w.late()[0].Next(), "all that it has emitted, in order")

@@ -63,8 +63,12 @@ func repair(ctx context.Context, t *transaction, epoch int64, v Verifiable, veri
 		return err
 	}
 
-	if invented > 0 {
-		found = append(found, Finding{Kind: ExtraEvent, Block: verified, Events: invented})
+	if len(invented) > 0 {
+		found = append(found, Finding{Kind: ExtraEvent, Block: verified, Events: len(invented)})
+	}
+
+	if err := readOthers(ctx, t, append(invented, escrowsOf(wrong)...)); err != nil {
+		return err
 	}
 
 	for _, f := range found {
@@ -96,18 +100,39 @@ func mend(ctx context.Context, t *transaction, missing, wrong []contract.Event) 
 
 // forget takes escrows out of the registry whose EscrowDeployed the leader alone has seen: neither the owner nor the
 // second reading has.
-func forget(ctx context.Context, t *transaction, verified int64) (escrows int, err error) {
-	tag, err := t.Exec(ctx, `
+func forget(ctx context.Context, t *transaction, verified int64) (escrows [][]byte, err error) {
+	rows, _ := t.Query(ctx, `
 		with gone as (
 			delete from late_escrows l
 			where l.chain_id = $1 and l.deployed_block <= $2 and l.monitored >= l.deployed_block and not `+registry.Announced+`
 			returning address)
-		delete from escrows e using gone g where e.chain_id = $1 and e.address = g.address`, t.cfg.ChainID, verified)
-	if err != nil {
-		return 0, fmt.Errorf("forget escrows that are not on the chain: %w", err)
+		delete from escrows e using gone g where e.chain_id = $1 and e.address = g.address returning e.address`,
+		t.cfg.ChainID, verified)
+	if escrows, err = pgx.CollectRows(rows, pgx.RowTo[[]byte]); err != nil {
+		return nil, fmt.Errorf("forget escrows that are not on the chain: %w", err)
 	}
 
-	return int(tag.RowsAffected()), nil
+	if len(escrows) > 0 { // the owners have left their other announcements aside
+		err = voidCommits(ctx, t)
+	}
+
+	return escrows, err
+}
+
+// readOthers has the second reading store what else has announced some escrows that are not registered any more: it was
+// stored as announced again, and is neither registered nor published.
+func readOthers(ctx context.Context, t *transaction, escrows [][]byte) error {
+	if _, err := t.Exec(ctx, `
+		with others as (
+			delete from events p where p.chain_id = $1 and p.escrow = any($2) and p.type = 1 and not p.told and not exists (
+				select from escrows e where e.chain_id = p.chain_id and e.address = p.escrow and e.status <> 4)
+			returning p.block_number)
+		update leadership set verified_block = least(verified_block, (select min(block_number) - 1 from others))
+		where chain_id = $1`, t.cfg.ChainID, escrows); err != nil {
+		return fmt.Errorf("read other announcements of %d escrows again: %w", len(escrows), err)
+	}
+
+	return nil
 }
 
 // supply stores missing events, in an order in which each EscrowDeployed comes first, registers the escrows that they
@@ -140,16 +165,25 @@ func supply(ctx context.Context, t *transaction, missing []contract.Event) ([]co
 
 const fromDeployment = `update late_escrows set monitored = deployed_block - 1 where chain_id = $1 and address = any($2)`
 
+// voidCommits waits for running commits of the owners, and makes those fail that were prepared before.
+func voidCommits(ctx context.Context, t *transaction) error {
+	for _, statement := range []string{lockCursors, newGeneration} {
+		if _, err := t.Exec(ctx, statement, t.cfg.ChainID); err != nil {
+			return fmt.Errorf("void the commits that were prepared before: %w", err)
+		}
+	}
+
+	return nil
+}
+
 // giveUp removes stored events that differ from the chain. They may be on their way to Pub/Sub.
 func giveUp(ctx context.Context, t *transaction, wrong []contract.Event) error {
 	if len(wrong) == 0 {
 		return nil
 	}
 
-	for _, statement := range []string{lockCursors, newGeneration} {
-		if _, err := t.Exec(ctx, statement, t.cfg.ChainID); err != nil {
-			return fmt.Errorf("block commits to remove %d wrong events: %w", len(wrong), err)
-		}
+	if err := voidCommits(ctx, t); err != nil {
+		return err
 	}
 
 	blocks, indexes := placesOf(wrong)
@@ -174,9 +208,11 @@ const giveUpEvents = `
 		where e.chain_id = @chain and e.block_number = t.block and e.log_index = t.index
 		returning e.*),` + keepOrphans + `,
 	late as (
-		delete from late_escrows l using gone g where g.type = 1 and l.chain_id = @chain and l.address = g.escrow)
+		delete from late_escrows l using gone g
+		where g.type = 1 and l.chain_id = @chain and l.address = g.escrow and l.deployed_block = g.block_number and l.log_index = g.log_index)
 	update escrows r set status = 4, ended_block = null, updated_at = now()
-	from gone g where g.type = 1 and r.chain_id = @chain and r.address = g.escrow`
+	from gone g where g.type = 1 and r.chain_id = @chain and r.address = g.escrow and r.discovered_block_number = g.block_number
+		and r.log_index = g.log_index`
 
 // escrowsOf returns the distinct escrows of events.
 func escrowsOf(lists ...[]contract.Event) (escrows [][]byte) {
