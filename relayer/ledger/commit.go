@@ -164,9 +164,9 @@ const (
 	where chain_id = $1 and address = $2 and past_block = $3
 	returning past_block is null`
 
-	// The second reading has passed these blocks without the factory.
+	// The second reading has passed these blocks without the factory, or is just reading them.
 	verifyPast = `
-	update leadership l set verified_block = least(l.verified_block, f.start_block - 1)
+	update leadership l set verified_block = least(l.verified_block, f.start_block - 1), generation = l.generation + 1
 	from factories f where l.chain_id = $1 and f.chain_id = $1 and f.address = $2`
 )
 

@@ -149,3 +149,21 @@ func TestEscrowOfAStranger(t *testing.T) {
 	require.ErrorContains(t, err, "factory")
 	require.Equal(t, []string{"0"}, w.Column(`select count(*)::text from events`))
 }
+
+// A second reading that began while a past was read says nothing about that factory's blocks.
+func TestAPastVoidsTheSecondReadingWithoutIt(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	for range 3 {
+		w.discover(0)
+		w.process(0)
+	}
+
+	w.added()
+	v, err := w.led.Verifiable(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, []int64{1, 3}, []int64{v.From, v.To})
+	require.NoError(t, w.past(0, 1, 4, 2))
+	_, err = w.led.Repair(t.Context(), w.epoch, v, 3, nil, nil)
+	require.ErrorIs(t, err, ledger.ErrMoved)
+}
