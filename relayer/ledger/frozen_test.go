@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/fusion-prime/escrow-relayer/registry"
 	"github.com/fusion-prime/escrow-relayer/relayer/contract"
 	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
 )
@@ -122,4 +123,35 @@ func TestRollbackOutlivesItsTenure(t *testing.T) {
 	require.Equal(t, []string{"EscrowDeployed:orphaned", "Approved:orphaned"}, w.states())
 	_, err := w.led.Rollback(ctx, w.slots, ledger.Position{Next: 1})
 	require.ErrorIs(t, err, context.Canceled, "none is begun by a tenure that is over")
+}
+
+// The answer to a commit under an unmoved cursor is lost, and the server has not finished it. Whoever reads its position
+// waits for its end: what it reads next, as the escrows that are caught up, is then of after it.
+func TestThePositionIsOfAfterACommitThatIsUnderWay(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	w.process(0)
+	w.discover(0, deployed(1, 1, 0, 11))
+	late := w.late()
+	require.Len(t, late, 1)
+	release := w.holdAfter("constraint trigger hold after delete on late_escrows deferrable initially deferred")
+	committed := make(chan error, 1)
+	go func() {
+		_, err := w.led.CommitSlots(t.Context(), ledger.SlotCommit{Epoch: 1, From: w.slots, To: w.slots,
+			Events:   []contract.Event{deployed(1, 1, 0, 11)},
+			Progress: []registry.Progress{{Address: escrow(1), Monitored: 1, CaughtUp: true}}})
+		committed <- err
+	}()
+	w.awaitBlocked(1)
+	loaded := make(chan error, 1)
+	go func() {
+		_, err := w.led.SettledPosition(t.Context(), 1)
+		loaded <- err
+	}()
+	w.awaitBlocked(2)
+	require.Len(t, w.late(), 1)
+	release()
+	require.NoError(t, <-committed)
+	require.NoError(t, <-loaded)
+	require.Empty(t, w.late())
 }

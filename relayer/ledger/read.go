@@ -18,10 +18,17 @@ import (
 
 // SlotPosition reads the cursor of this instance under an epoch; ErrFenced when the epoch is over.
 func (l *Ledger) SlotPosition(ctx context.Context, epoch int64) (Position, error) {
-	return l.position(ctx,
-		`select next_block, block_hash, generation from cursors where chain_id = $1 and epoch = $2 and instance_id = $3 and next_block is not null`,
-		l.cfg.ChainID, epoch, l.cfg.InstanceID)
+	return l.position(ctx, slotPosition, l.cfg.ChainID, epoch, l.cfg.InstanceID)
 }
+
+// SettledPosition is SlotPosition after a commit that is under way, since its answer was lost: what is read next is then
+// of after that commit, also where it leaves the cursor in its place.
+func (l *Ledger) SettledPosition(ctx context.Context, epoch int64) (Position, error) {
+	return l.position(ctx, slotPosition+` for share`, l.cfg.ChainID, epoch, l.cfg.InstanceID)
+}
+
+const slotPosition = `select next_block, block_hash, generation from cursors
+	where chain_id = $1 and epoch = $2 and instance_id = $3 and next_block is not null`
 
 // FactoryPosition reads the cursor of the factory watch under an epoch; ErrFenced when the epoch is over.
 func (l *Ledger) FactoryPosition(ctx context.Context, epoch int64) (Position, error) {

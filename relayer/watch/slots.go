@@ -137,7 +137,7 @@ func (w *SlotWatch) serve(ctx context.Context, held partition.Holding, changed <
 
 // load reads the position, the factories and the escrows of the slots, and makes the publisher read their rows.
 func (w *SlotWatch) load(ctx context.Context) (err error) {
-	if w.at, err = w.cfg.Ledger.SlotPosition(ctx, w.held.Epoch); err != nil {
+	if w.at, err = w.cfg.Ledger.SettledPosition(ctx, w.held.Epoch); err != nil {
 		return err
 	}
 
