@@ -108,7 +108,7 @@ func (c *Claimer) set(h Holding) {
 
 // Run checks the fleet every checkEvery, whenever hint fires, and when slots may be adopted, and
 // claims or yields slots. It returns nil when ctx ends, ErrFenced when another instance has claimed
-// what it held, and ErrStale when every check has failed for Config.StaleAfter; until then it logs
+// what it held, or somebody has changed its slots by hand, and ErrStale when every check has failed for Config.StaleAfter; until then it logs
 // a database error and retries. A failed claim is retried for ever: an instance that cannot claim
 // sits out.
 func (c *Claimer) Run(ctx context.Context, hint <-chan struct{}) error {
@@ -162,7 +162,7 @@ func (c *Claimer) step(ctx context.Context) (wait time.Duration, err error) {
 		return 0, err
 	}
 
-	if v.epoch != held.Epoch {
+	if v.epoch != held.Epoch || !slices.Equal(v.mine, held.Slots) {
 		return 0, ErrFenced
 	}
 

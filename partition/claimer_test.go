@@ -389,3 +389,29 @@ func TestChainsShareADatabase(t *testing.T) {
 	h, _ := b.Holding()
 	require.Len(t, h.Slots, Slots)
 }
+
+// Somebody changes the owner of slots by hand. Whoever had them, and whoever has them by the tables now, joins again
+// with what the tables say: no slot is left to one that does not know of it.
+func TestOwnersThatSomebodyHasChanged(t *testing.T) {
+	t.Parallel()
+	for _, owner := range []string{"b", ""} {
+		t.Run(owner, func(t *testing.T) {
+			t.Parallel()
+			url := testpg.New(t)
+			pool := testpg.Open(t, url)
+			a, b := born(t, url, pool, "a", 0, 2, nil), born(t, url, pool, "b", 1, 2, nil)
+			steps(t, a, b)
+			_, err := pool.Exec(t.Context(), `update slot_ownership set owner = nullif($1, '') where slot = 0`, owner)
+			require.NoError(t, err)
+			require.ErrorIs(t, a.Step(t.Context()), ErrFenced)
+			require.NoError(t, a.Join(t.Context()))
+			if owner == "b" {
+				require.ErrorIs(t, b.Step(t.Context()), ErrFenced)
+				require.NoError(t, b.Join(t.Context()))
+			}
+
+			steps(t, a, b)
+			require.Equal(t, map[string]int{"a": 1260, "b": 1260}, owners(t, pool, a, b))
+		})
+	}
+}

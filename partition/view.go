@@ -16,7 +16,8 @@ type querier interface {
 
 // view is the fleet and its slots as in the database.
 type view struct {
-	epoch  int64 // of this instance's cursor row; 0: the row is missing
+	epoch  int64   // of this instance's cursor row; 0: the row is missing
+	mine   []int16 // the slots of this instance, ascending
 	fleet  []Member
 	groups []Group
 }
@@ -31,9 +32,9 @@ func readNow(ctx context.Context, cfg *Config) (view, error) {
 
 func read(ctx context.Context, cfg *Config, q querier) (v view, err error) {
 	batch := &pgx.Batch{}
-	batch.Queue(`select coalesce((select epoch from cursors where chain_id = $1 and instance_id = $2), 0)`, cfg.ChainID,
-		cfg.InstanceID).
-		QueryRow(func(row pgx.Row) error { return row.Scan(&v.epoch) })
+	batch.Queue(`select coalesce((select epoch from cursors where chain_id = $1 and instance_id = $2), 0), array(`+heldSlots+`)`,
+		cfg.ChainID, cfg.InstanceID).
+		QueryRow(func(row pgx.Row) error { return row.Scan(&v.epoch, &v.mine) })
 	batch.Queue(selectFleet, cfg.ChainID, cfg.StaleAfter.Seconds()).
 		Query(func(rows pgx.Rows) error { v.fleet, err = collectFleet(rows); return err })
 	batch.Queue(selectGroups, cfg.ChainID).
