@@ -144,7 +144,7 @@ func (w *FactoryWatch) advance(ctx context.Context, epoch int64, at *ledger.Posi
 
 	now := time.Now()
 	g := &factoryGathering{FactoryWatch: w, gathering: gathering{final: int64(view.Final), ahead: *at, since: now},
-		epoch: epoch, at: at, until: now.Add(w.cfg.BeatEvery), filter: filter}
+		epoch: epoch, at: at, until: now.Add(w.cfg.BeatEvery)}
 
 	line := &overlap{stage: g}
 	err = w.read(ctx, line, at.Next, to, filter, nil)
@@ -161,10 +161,9 @@ type factoryGathering struct {
 	*FactoryWatch
 	gathering
 
-	epoch  int64
-	at     *ledger.Position // after the last successful commit
-	until  time.Time        // when the leader must beat; reading continues at once
-	filter *chain.Filter
+	epoch int64
+	at    *ledger.Position // after the last successful commit
+	until time.Time        // when the leader must beat; reading continues at once
 }
 
 func (g *factoryGathering) waits(ended bool) bool {

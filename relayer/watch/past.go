@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
@@ -21,7 +22,8 @@ import (
 type PastWatch struct {
 	watcher
 
-	cfg FactoryConfig
+	cfg  FactoryConfig
+	last common.Address // the factory whose past was read last
 }
 
 // NewPastWatch returns a watch; Run starts it. It looks for added factories every BeatEvery, since the
@@ -72,10 +74,13 @@ func (w *PastWatch) Run(ctx context.Context, epoch int64) error {
 	return nil
 }
 
-// next is a factory with a block of its past that may be read.
+// next is a factory with a block of its past that may be read. They take turns, since nodes may lack one's past.
 func (w *PastWatch) next() (registry.Factory, bool) {
-	for _, f := range w.cfg.Filters.followed.List() {
+	list := w.cfg.Filters.followed.List()
+	after := 1 + slices.IndexFunc(list, func(f registry.Factory) bool { return f.Address == w.last })
+	for _, f := range slices.Concat(list[after:], list[:after]) {
 		if f.Past < f.Until && f.Past <= int64(w.cfg.Source.View().Target) {
+			w.last = f.Address
 			return f, true
 		}
 	}

@@ -1,6 +1,8 @@
 package watch_test
 
 import (
+	"context"
+	"iter"
 	"math/big"
 	"strconv"
 	"testing"
@@ -12,6 +14,7 @@ import (
 
 	"github.com/fusion-prime/escrow-relayer/internal/testchain"
 	"github.com/fusion-prime/escrow-relayer/registry"
+	"github.com/fusion-prime/escrow-relayer/relayer/chain"
 	"github.com/fusion-prime/escrow-relayer/relayer/watch"
 )
 
@@ -130,4 +133,43 @@ func TestFactoryIsRetired(t *testing.T) {
 	w.create(1)
 	w.mine(confirmations + 1)
 	require.Len(t, w.expect(w.head()-confirmations).Escrows, 4)
+}
+
+// unread is a chain that gives nothing of one contract's past, as where every node has pruned it.
+type unread struct {
+	watch.Source
+
+	past common.Address
+}
+
+func (u unread) Read(ctx context.Context, from, to uint64, f *chain.Filter) iter.Seq2[chain.Batch, error] {
+	if len(f.Addresses) == 1 && f.Addresses[0] == u.past {
+		return func(yield func(chain.Batch, error) bool) { yield(chain.Batch{}, chain.ErrNoHistory) }
+	}
+
+	return u.Source.Read(ctx, from, to, f)
+}
+
+// The past of a factory that no node can read holds up no other factory's.
+func TestAPastThatCannotBeReadHoldsUpNoOther(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	second, err := testchain.Deploy(t.Context(), w.sim)
+	require.NoError(t, err)
+	third, err := testchain.Deploy(t.Context(), w.sim)
+	require.NoError(t, err)
+	w.createOf(third, 2)
+	w.create(1)
+	w.mine(confirmations + 1)
+	w.leads = unread{w.src, second.Factory}
+	w.run(watch.FilterTopics, true)
+	w.passed()
+	require.Eventually(t, func() bool {
+		return w.Column(`select next_block::text from leadership`)[0] ==
+			strconv.FormatUint(w.head()-confirmations+1, 10)
+	}, time.Minute, 5*time.Millisecond)
+	w.follow(second)
+	w.follow(third)
+	w.mine(1)
+	w.expectOf(third, w.head()-confirmations)
 }
