@@ -21,8 +21,8 @@ func (l *Ledger) SlotPosition(ctx context.Context, epoch int64) (Position, error
 	return l.position(ctx, slotPosition, l.cfg.ChainID, epoch, l.cfg.InstanceID)
 }
 
-// SettledPosition is SlotPosition after a commit that is under way, since its answer was lost: what is read next is then
-// of after that commit, also where it leaves the cursor in its place.
+// SettledPosition is SlotPosition after a commit that is under way, since its answer was lost: what is read
+// next is then of after that commit, also where it leaves the cursor in its place.
 func (l *Ledger) SettledPosition(ctx context.Context, epoch int64) (Position, error) {
 	return l.position(ctx, slotPosition+` for share`, l.cfg.ChainID, epoch, l.cfg.InstanceID)
 }
