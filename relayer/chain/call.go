@@ -201,9 +201,12 @@ func (s *Source) CallEach(ctx context.Context, method string, params ...any) ([]
 	return answers, ctx.Err()
 }
 
+const sendRaw = "eth_sendRawTransaction"
+
 // Offer sends a signed transaction to every endpoint at once, whatever its health: it should not depend on one node's
 // passing it on. It returns when one has taken it (nil) or refused it, or none could be reached. An endpoint that is
 // slower holds up nobody: it gets the transaction all the same, unless ctx ends, and what it says of it is not told.
+// Close waits for it.
 func (s *Source) Offer(ctx context.Context, raw []byte) error {
 	encoded, err := encodeParams([]any{hexutil.Bytes(raw)})
 	if err != nil {
@@ -211,12 +214,15 @@ func (s *Source) Offer(ctx context.Context, raw []byte) error {
 	}
 
 	said := make(chan error, len(s.nodes)) // with room for those that are not waited for
+	s.mu.Lock()
 	for _, e := range s.nodes {
-		go func() {
-			q := &rpc.Call{Method: "eth_sendRawTransaction", Params: encoded}
+		s.offers.Go(func() {
+			q := &rpc.Call{Method: sendRaw, Params: encoded}
 			said <- s.answer(e, q, e.Offer(ctx, q)).Err
-		}()
+		})
 	}
+
+	s.mu.Unlock()
 
 	var errs []error
 	for range s.nodes {

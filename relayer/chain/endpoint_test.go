@@ -130,6 +130,7 @@ func TestCheck(t *testing.T) {
 	var log bytes.Buffer
 	s := New(Config{URLs: []string{"http://127.0.0.1:1/some-secret-key", node.ws()}, ChainID: 1,
 		Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	t.Cleanup(s.Close)
 	require.NoError(t, s.Check(t.Context(), emitter), "one endpoint is enough")
 	require.Equal(t, 1, strings.Count(log.String(), "endpoint does not answer"))
 	node.set(func() {

@@ -28,7 +28,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
@@ -51,9 +50,11 @@ type Source struct {
 	secrets *redact.Secrets
 	metrics *endpoint.Metrics
 	laws    *endpoint.Laws
-	running atomic.Bool
 	large   chan struct{} // holds a token while a large answer is read, from whichever endpoint
 	news    chan struct{} // holds a token after a new fault of an endpoint, and a new law of the chain
+
+	mu     sync.Mutex
+	offers *sync.WaitGroup // transactions on their way to endpoints; Close waits for them, and leaves a new one
 }
 
 // New starts nothing.
@@ -61,7 +62,7 @@ func New(cfg Config) *Source {
 	cfg.URLs = slices.Clone(cfg.URLs)
 	cfg.complete()
 	s := &Source{cfg: &cfg, secrets: redact.New(cfg.URLs...), news: make(chan struct{}, 1),
-		large: make(chan struct{}, 1)}
+		large: make(chan struct{}, 1), offers: &sync.WaitGroup{}}
 	names := endpointNames(cfg.URLs)
 	s.pool = &pool{cfg: &cfg}
 	shown := s.signal
@@ -159,7 +160,6 @@ func endpointNames(urls []string) []string {
 // Run follows the head of the chain on every endpoint until ctx ends; then it closes all
 // connections and returns nil. It is called once.
 func (s *Source) Run(ctx context.Context) error {
-	s.running.Store(true)
 	var wg sync.WaitGroup
 	for _, n := range s.nodes {
 		wg.Go(func() { s.follow(ctx, n) })
@@ -167,7 +167,6 @@ func (s *Source) Run(ctx context.Context) error {
 
 	wg.Go(func() { s.reportTrust(ctx) })
 	wg.Wait()
-	s.running.Store(false)
 	s.Close()
 
 	return nil
@@ -210,17 +209,16 @@ func (s *Source) reportTrust(ctx context.Context) {
 	}
 }
 
-// Close closes all connections. Run does so at its end; a Source that is used without Run needs it.
+// Close waits for what was offered, each for as long as its context or Config.Timeout lets it be on its way, and
+// closes all connections. Run does so at its end; a Source that is used without Run needs it.
 func (s *Source) Close() {
+	s.mu.Lock()
+	offers := s.offers
+	s.offers = &sync.WaitGroup{}
+	s.mu.Unlock()
+	offers.Wait()
 	for _, n := range s.nodes {
 		n.Close()
-	}
-}
-
-// rest closes the connections that were opened before Run: they would stay open if Run never came.
-func (s *Source) rest() {
-	if !s.running.Load() {
-		s.Close()
 	}
 }
 
@@ -244,7 +242,6 @@ const recently = time.Minute
 // Check verifies that no endpoint serves another chain, that one works, and that the factory is a contract. An endpoint
 // that does not answer is no error as long as another does.
 func (s *Source) Check(ctx context.Context, factory common.Address) error {
-	defer s.rest()
 	codes, silent, err := askEach[hexutil.Bytes](ctx, s, rpc.GetCode, factory, "latest")
 	if err != nil {
 		return fmt.Errorf("check the RPC endpoints: %w", context.Cause(ctx))

@@ -32,7 +32,7 @@ type link struct {
 
 func newLink(cfg *Config) *link {
 	l := &link{cfg: cfg, rate: newAllowance(cfg.MaxRPS, cfg.Now), batches: newBatches(cfg.Now),
-		offers: semaphore.NewWeighted(mostInFlight), standing: &standing{cfg: cfg, health: health{state: Untried}}}
+		offers: semaphore.NewWeighted(mostOffers), standing: &standing{cfg: cfg, health: health{state: Untried}}}
 	if l.client = rpc.NewHTTP(cfg.URL, cfg.Dial); cfg.webSocket() {
 		l.client = rpc.NewWS(cfg.URL, cfg.Dial, l.checkChain)
 	}
@@ -74,8 +74,11 @@ func (l *link) Do(ctx context.Context, calls ...*rpc.Call) error {
 	return l.send(ctx, bounds{min(l.cfg.Timeout, quickTimeout), smallAnswer, false}, calls)
 }
 
-// Offer is Do of a transaction, within Config.Timeout. Those that a slow node has not answered wait in their order, and
-// not before what is read.
+// mostOffers transactions are on their way to a node at a time: those that hang leave places for what is read.
+const mostOffers = mostInFlight - RangesInFlight
+
+// Offer is Do of a transaction, within Config.Timeout. Those that a slow node has not answered have the others wait in
+// their order.
 func (l *link) Offer(ctx context.Context, call *rpc.Call) error {
 	ctx, cancel := context.WithTimeout(ctx, l.cfg.Timeout)
 	defer cancel()
