@@ -76,7 +76,8 @@ func TestCloseWaitsForWhatWasOffered(t *testing.T) {
 	}
 }
 
-// An endpoint that hangs has twelve transactions at a time, and is read from beside them. The others wait in their order.
+// An endpoint that hangs has twelve transactions at a time, and is read from beside them. The others wait in their
+// order.
 func TestOffersAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const most, all = 12, 20

@@ -1,7 +1,6 @@
 package endpoint
 
 import (
-	"context"
 	"errors"
 	"strings"
 	"time"
@@ -31,57 +30,45 @@ type Fault struct {
 // maxEvidence bounds Fault.Evidence, in bytes: a header with its receipts and logs as a proof needs them.
 const maxEvidence = 256 << 10
 
-// Accuse sets the node aside for a fault, and stores it (Config.Accused). err says what is
-// wrong; evidence is what the node said, shortened here.
-func (s *standing) Accuse(ctx context.Context, kind FaultKind, err error, evidence string) {
-	if ctx.Err() != nil {
+// accuse sets the node aside for an answer out of proportion to its request, or for a forgery, if that is what err
+// says, and has that stored (Config.Accused).
+func (h *health) accuse(err error) {
+	f := Fault{Endpoint: h.cfg.Name, Since: h.cfg.Now()}
+	forgery, forged := errors.AsType[*Forgery](err)
+	switch {
+	case h.Fault() != nil:
+		return
+	case errors.Is(err, rpc.ErrOversized):
+		f.Kind, f.Evidence = Oversized, err.Error()
+	case forged:
+		f.Kind, f.Evidence = Lie, forgery.What+"\n"+forgery.Evidence
+	default:
 		return
 	}
 
-	evidence = strings.ToValidUTF8(strings.ReplaceAll(evidence, "\x00", ""), "")
+	evidence := strings.ToValidUTF8(strings.ReplaceAll(f.Evidence, "\x00", ""), "")
 	evidence = strings.ToValidUTF8(evidence[:min(len(evidence), maxEvidence)], "")
-	f := Fault{Endpoint: s.cfg.Name, Kind: kind, Evidence: s.cfg.Secrets.Mask(evidence), Since: s.cfg.Now()}
-	s.SetAside(&f)
-	s.blame(ctx, s.cfg.Secrets.Error(err), time.Time{})
-	if s.cfg.Accused != nil {
-		s.cfg.Accused()
-	}
-}
-
-// accuse accuses the node of an answer out of proportion to its request, or of a forgery, if that is what
-// err says.
-func (s *standing) accuse(ctx context.Context, err error) {
-	if s.Fault() != nil {
-		return
-	}
-
-	if errors.Is(err, rpc.ErrOversized) {
-		s.Accuse(ctx, Oversized, err, err.Error())
-	} else if f, is := errors.AsType[*Forgery](err); is {
-		s.Accuse(ctx, Lie, err, f.What+"\n"+f.Evidence)
+	f.Evidence = h.cfg.Secrets.Mask(evidence)
+	h.SetAside(&f)
+	if h.cfg.Accused != nil {
+		h.cfg.Accused()
 	}
 }
 
 // SetAside has the node used only while no other serves; nil: nothing is known against it.
-func (s *standing) SetAside(f *Fault) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	was := s.health.state
-	known := s.health.fault != nil
-	if f != nil && known && s.health.fault.Kind != f.Kind && !f.Stored {
+func (h *health) SetAside(f *Fault) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	known := h.fault
+	if f != nil && known != nil && known.Kind != f.Kind && !f.Stored {
 		return // the first fault is stored before the next one counts
 	}
 
-	if s.health.fault = f; f == nil {
-		if known {
-			s.health.avoid = time.Time{}
-		}
-
-		return
-	}
-
-	if !known && s.health.become(lied) {
-		s.changed(was, errors.New("set aside: "+string(f.Kind)+" answer: "+f.Evidence[:min(len(f.Evidence), maxShown)]))
+	switch h.fault = f; {
+	case f == nil && known != nil:
+		h.avoid = time.Time{}
+	case f != nil && known == nil:
+		h.become(lied, errors.New("set aside: "+string(f.Kind)+" answer: "+f.Evidence[:min(len(f.Evidence), maxShown)]))
 	}
 }
 
@@ -89,8 +76,8 @@ func (s *standing) SetAside(f *Fault) {
 const maxShown = 200
 
 // Fault is what the node is set aside for; nil: it is not.
-func (s *standing) Fault() *Fault {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.health.fault
+func (h *health) Fault() *Fault {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.fault
 }

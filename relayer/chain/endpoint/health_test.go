@@ -1,18 +1,22 @@
 package endpoint
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"io"
+	"log/slog"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/chain/rpc"
+	"github.com/fusion-prime/escrow-relayer/relayer/redact"
 )
 
 var (
-	states = []State{Untried, Healthy, Limited, Unsteady, Down, Suspect, OnProbation, WrongChain, Unfit}
+	states = []State{Untried, Healthy, Limited, Unsteady, Down, WrongChain, Unfit}
 	events = []event{answered, proved, failed, limited, lied, foreign, refused}
 )
 
@@ -32,60 +36,135 @@ func TestTransitions(t *testing.T) {
 	}
 
 	require.Equal(t, Limited, transitions[Healthy][limited], "a limit is no fault")
-	require.Equal(t, OnProbation, transitions[Suspect][answered], "an answer is no proof")
 }
 
-func none(time.Duration) time.Duration { return 0 }
+// tried is the health of a node at a time, without jitter.
+func tried(now *time.Time, log io.Writer) *health {
+	return newHealth(&Config{Name: "http://a", Log: slog.New(slog.NewTextHandler(log, nil)), Secrets: redact.New(),
+		Metrics: NewMetrics(nil, []string{"http://a"}), Rand: func() float64 { return 0 },
+		Now: func() time.Time { return *now }})
+}
 
 func TestHealth(t *testing.T) {
 	start := time.Unix(1000, 0)
 	at := func(s float64) time.Time { return start.Add(time.Duration(s * float64(time.Second))) }
-	h := health{state: Untried}
-	require.True(t, h.works(at(0), at(0.1)))
-	require.Equal(t, Healthy, h.state)
+	now := start
+	h := tried(&now, io.Discard)
+	fails := func(err error, asked, ended float64) {
+		now = at(ended)
+		h.blame(t.Context(), err, at(asked))
+	}
+	works := func(asked, ended float64) State {
+		now = at(ended)
+		h.worked(at(asked), 0)
+		return h.status().State
+	}
+	require.Equal(t, Untried, h.status().State)
+	require.Equal(t, Healthy, works(0, 0.1))
 
 	// Four requests that were in flight together are one failure.
 	for range 4 {
-		h.fails(rpc.ErrDisconnected, at(1), at(1.1), none)
+		fails(rpc.ErrDisconnected, 1, 1.1)
 	}
 
-	require.Equal(t, Unsteady, h.state)
+	require.Equal(t, Unsteady, h.status().State)
 	require.Equal(t, 1, h.failures)
 	require.Equal(t, firstPause, h.resume.Sub(at(1.1)))
-	require.False(t, h.works(at(1), at(1.2)), "it was sent before")
-	h.fails(rpc.ErrDisconnected, at(2), at(2), none)
-	require.Equal(t, Down, h.state)
+	require.Equal(t, Unsteady, works(1, 1.2), "it was sent before")
+	fails(rpc.ErrDisconnected, 2, 2)
+	require.Equal(t, Down, h.status().State)
 	for i := range 20 {
-		h.fails(rpc.ErrDisconnected, at(float64(3+10*i)), at(float64(3+10*i)), none)
+		fails(rpc.ErrDisconnected, float64(3+10*i), float64(3+10*i))
 	}
 
 	require.Equal(t, longestPause, h.resume.Sub(at(193)), "it is never left alone for longer")
-	require.True(t, h.works(at(202), at(202)))
-	require.Equal(t, Healthy, h.state)
+	require.Equal(t, Healthy, works(202, 202))
 
-	// A wrong answer: on probation until logs prove otherwise, or until its time is over.
-	h.fails(fmt.Errorf("%w: logs", rpc.ErrInvalid), at(300), at(300), none)
-	require.Equal(t, Suspect, h.state)
+	// A wrong answer: it is avoided until logs prove otherwise, or until its time is over, and in use where it answers.
+	fails(fmt.Errorf("%w: logs", rpc.ErrInvalid), 300, 300)
+	require.Equal(t, Suspect, h.status().State)
+	require.False(t, h.status().Up)
 	require.Equal(t, at(330), h.avoid)
-	require.True(t, h.works(at(302), at(302)))
-	require.Equal(t, OnProbation, h.state)
-	require.False(t, h.proves(at(299)), "asked before it lied")
-	require.True(t, h.retire(at(303)))
-	require.Equal(t, Suspect, h.state)
-	require.True(t, h.proves(at(304)))
-	require.Equal(t, Healthy, h.state)
-	h.fails(fmt.Errorf("%w: logs", rpc.ErrInvalid), at(400), at(400), none)
-	require.True(t, h.works(at(431), at(431)))
-	require.Equal(t, Healthy, h.state, "its time is over")
+	require.Equal(t, Suspect, works(302, 302))
+	require.True(t, h.status().Up)
+	require.False(t, h.Serves())
+	require.Positive(t, h.Pause(true))
+	require.Negative(t, h.Pause(false))
+	h.proves(at(299))
+	require.Equal(t, Suspect, h.status().State, "asked before it lied")
+	h.Retire()
+	require.False(t, h.status().Up, "another one serves")
+	h.proves(at(304))
+	require.Equal(t, Healthy, h.status().State)
+	require.True(t, h.Serves())
+	fails(fmt.Errorf("%w: logs", rpc.ErrInvalid), 400, 400)
+	require.Equal(t, Healthy, works(431, 431), "its time is over")
 
 	// A limit: as long as it says, else a second, twice as long each time.
-	h.fails(&rpc.Error{Code: 429, Retry: 7 * time.Second}, at(500), at(500), none)
-	require.Equal(t, Limited, h.state)
+	fails(&rpc.Error{Code: 429, Retry: 7 * time.Second}, 500, 500)
+	require.Equal(t, Limited, h.status().State)
 	require.Equal(t, at(507), h.resume)
-	h.fails(errUnfit, at(600), at(600), none)
-	require.Equal(t, Unfit, h.state)
-	require.False(t, h.works(at(600+2*3600), at(600+2*3600)))
-	require.Equal(t, Unfit, h.state, "that it tells its head does not help")
-	h.fails(errors.Join(ErrWrongChain), at(9000), at(9000), none)
-	require.Equal(t, WrongChain, h.state)
+	fails(errUnfit, 600, 600)
+	require.Equal(t, Unfit, works(600+2*3600, 600+2*3600), "that it tells its head does not help")
+	fails(errors.Join(ErrWrongChain), 9000, 9000)
+	require.Equal(t, WrongChain, h.status().State)
+}
+
+// What a node is set aside for holds until it is taken back, whatever it answers.
+func TestSetAside(t *testing.T) {
+	now := time.Unix(1000, 0)
+	h := tried(&now, io.Discard)
+	h.worked(now, 0)
+	h.Blame(t.Context(), &Forgery{What: "a receipt"})
+	require.Equal(t, Lie, h.Fault().Kind)
+	now = now.Add(24 * time.Hour)
+	h.worked(now, 0)
+	h.proves(now)
+	require.Equal(t, Suspect, h.status().State)
+	require.True(t, h.status().Up, "no other may serve")
+	require.Equal(t, rememberedFor, h.Pause(true))
+	h.Retire()
+	require.False(t, h.status().Up, "another serves")
+	h.worked(now, 0)
+	h.SetAside(nil)
+	require.Equal(t, Healthy, h.status().State)
+	require.True(t, h.Serves())
+}
+
+// A node that fails and works by turns is told of once per minute, and so is what goes on: the last line
+// of the log says how the node is.
+func TestLogOfANodeThatFailsByTurns(t *testing.T) {
+	var log bytes.Buffer
+	now := time.Unix(1_700_000_000, 0)
+	s := tried(&now, &log)
+	s.worked(now, 0)
+	log.Reset()
+	count := func(words string) int { return bytes.Count(log.Bytes(), []byte(words)) }
+	const turns = 240
+	for turn := range turns {
+		s.Blame(t.Context(), fmt.Errorf("it does not know the finalized block, try %d", turn))
+		now = now.Add(time.Second)
+		s.worked(now, 0)
+	}
+
+	require.Equal(t, turns/60, count("endpoint not working"))
+	require.Zero(t, count("endpoint is up"), "an unsteady one was in use")
+
+	log.Reset()
+	fail := func(times int) {
+		for range times {
+			s.Blame(t.Context(), errors.New("connection refused"))
+			now = now.Add(5 * time.Second)
+		}
+	}
+	fail(2)
+	s.worked(now, 0)
+	require.Equal(t, 1, count("state=down"))
+	require.Equal(t, 1, count("endpoint is up"))
+	fail(2)
+	require.Equal(t, 1, count("state=down"), "the same within a minute")
+	fail(20)
+	require.Equal(t, 2, count("state=down"), "it is down, and was said to be up")
+	s.worked(now, 0)
+	require.Equal(t, 2, count("endpoint is up"))
 }

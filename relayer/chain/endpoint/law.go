@@ -213,18 +213,18 @@ func (l *link) authentic(ctx context.Context, h rpc.Header, claim []byte) error 
 
 // breaks is the error of an answer about a block that breaks a law: a Forgery where others show that the chain has that
 // still, ErrDisagree while nobody shows it, ErrUnproved where the chain does not have it.
-func (s *standing) breaks(ctx context.Context, law *Law, h rpc.Header, what, how string, claim []byte) error {
-	f := &Forgery{What: fmt.Sprintf("%s of block %d (%s) %s: %s", what, h.Number, h.Hash, how, Remedy),
+func (h *health) breaks(ctx context.Context, law *Law, of rpc.Header, what, how string, claim []byte) error {
+	f := &Forgery{What: fmt.Sprintf("%s of block %d (%s) %s: %s", what, of.Number, of.Hash, how, Remedy),
 		Evidence: string(claim[:min(len(claim), maxEvidence)])}
 	later := context.WithoutCancel(ctx)
 	switch {
-	case law.Broken(ctx, s.cfg.Name, h.Number, func() { s.Blame(later, f) }):
+	case law.Broken(ctx, h.cfg.Name, of.Number, func() { h.Blame(later, f) }):
 		return f
 	case law.Holds():
 		return fmt.Errorf("%w: %s", ErrDisagree, f.What)
 	}
 
-	return fmt.Errorf("%w: %s of block %d %s", ErrUnproved, what, h.Number, how)
+	return fmt.Errorf("%w: %s of block %d %s", ErrUnproved, what, of.Number, how)
 }
 
 // Authentic reports whether an announced header may be used as it is.

@@ -19,7 +19,7 @@ import (
 const quickTimeout = 5 * time.Second
 
 // link is the connection to an endpoint. Each request goes through it, and each answer into its
-// books: how much the endpoint lets through, and its standing.
+// books: how much the endpoint lets through, and its health.
 type link struct {
 	cfg     *Config
 	client  rpc.Client
@@ -27,12 +27,12 @@ type link struct {
 	batches *batches
 	late    late
 	offers  *semaphore.Weighted // transactions on their way
-	*standing
+	*health
 }
 
 func newLink(cfg *Config) *link {
 	l := &link{cfg: cfg, rate: newAllowance(cfg.MaxRPS, cfg.Now), batches: newBatches(cfg.Now),
-		offers: semaphore.NewWeighted(mostOffers), standing: &standing{cfg: cfg, health: health{state: Untried}}}
+		offers: semaphore.NewWeighted(mostOffers), health: newHealth(cfg)}
 	if l.client = rpc.NewHTTP(cfg.URL, cfg.Dial); cfg.webSocket() {
 		l.client = rpc.NewWS(cfg.URL, cfg.Dial, l.checkChain)
 	}
@@ -391,7 +391,7 @@ func (l *link) failed(ctx context.Context, b bounds, calls []*rpc.Call, err erro
 }
 
 // Subscribe follows the node's head. It is for a node with WebSocket. A refusal in words, an
-// *rpc.Error, leaves the node's standing alone.
+// *rpc.Error, leaves the node's health alone.
 func (l *link) Subscribe(ctx context.Context) (*rpc.Subscription, error) {
 	q := &rpc.Call{Method: rpc.Subscribe, Params: `["newHeads"]`}
 	err := l.Do(ctx, q)

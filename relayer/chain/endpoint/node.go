@@ -9,7 +9,7 @@
 //	ReadBlock ─────────────────► link       logs of one block, by its receipts
 //	Do ────────────────────────► link       everything else
 //	                              ├── allowance, batches ──► rpc.Client
-//	                              └── standing ──► health: states and transitions
+//	                              └── health: states and transitions
 //
 // What a node's refusals teach is kept here and kept to by everything that asks it: requests per
 // second (pace) and at a time (width), both behind one gate (allowance), requests per batch (batches),
@@ -63,7 +63,7 @@ func (n *Node) Claim() Claim {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	c := n.claim
-	c.Of, c.Up, c.Serves = n, n.up(), n.Serves()
+	c.Of, c.Up, c.Serves = n, n.status().Up, n.Serves()
 
 	return c
 }
