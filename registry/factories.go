@@ -95,6 +95,17 @@ func (f *Followed) Deploys(address common.Address, block uint64) bool {
 	return slices.ContainsFunc(f.List(), func(k Factory) bool { return k.Address == address && k.Deploys(block) })
 }
 
+// Past is the lowest block that is still to be read of a past; false: there is none.
+func (f *Followed) Past() (block int64, left bool) {
+	for _, k := range f.List() {
+		if k.Past < k.Until && (!left || k.Past < block) {
+			block, left = k.Past, true
+		}
+	}
+
+	return block, left
+}
+
 // Addresses are those of all factories.
 func (f *Followed) Addresses() []common.Address {
 	list := f.List()

@@ -32,7 +32,7 @@ type condition struct {
 	lastLoss      lastError   // why the last tenure, or the last attempt to join, ended; nil once it has joined
 
 	noSession, noDatabase, noNode since
-	slots, factory                fleet.Watchdog
+	slots, factory, past          fleet.Watchdog
 }
 
 // verdict is the one judgement of the database, which page, /readyz, gauges and, by the reports, all

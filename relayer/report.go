@@ -124,10 +124,13 @@ func (r *Relayer) noteProgress(i *fleet.Self, t *tenure, now time.Time) {
 	if t == nil { // its slots are the others'
 		note(&c.slots, "slots", 0, false, nil)
 		note(&c.factory, "factory", 0, false, nil)
+		note(&c.past, "past of a factory", 0, false, nil)
 
 		return
 	}
 
 	note(&c.slots, "slots", i.Cursor, i.Slots > 0, t.slots.Stuck())
 	note(&c.factory, "factory", i.FactoryCursor, i.Leader, r.factory.Stuck())
+	past, left := r.followed.Past()
+	note(&c.past, "past of a factory", past, i.Leader && left, r.past.Stuck())
 }

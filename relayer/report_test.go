@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
 
+	"github.com/fusion-prime/escrow-relayer/registry"
 	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
 	"github.com/fusion-prime/escrow-relayer/relayer/watch"
 )
@@ -17,7 +18,8 @@ import (
 func TestASilentStandIsTold(t *testing.T) {
 	r, _ := fresh(t)
 	common := watch.Config{Source: r.source, ABI: r.cfg.ABI, Filters: r.filters, Log: r.log, Metrics: r.metrics.watch}
-	r.factory = watch.NewFactoryWatch(watch.FactoryConfig{Config: common})
+	leader := watch.FactoryConfig{Config: common}
+	r.factory, r.past = watch.NewFactoryWatch(leader), watch.NewPastWatch(leader)
 	w := &tenure{Relayer: r, slots: watch.NewSlotWatch(watch.SlotConfig{Config: common})}
 	at := time.Unix(1_700_000_000, 0)
 	look := func(after time.Duration, cursor int64) fleet.Self {
@@ -46,6 +48,35 @@ func TestASilentStandIsTold(t *testing.T) {
 	require.True(t, new(look(2*time.Hour, 9001)).Ready(), "there is nothing to store")
 	r.noteProgress(&i, nil, at)
 	require.True(t, new(look(3*time.Hour, 401)).Ready(), "outside the fleet its slots are the others'")
+}
+
+// So is the past of an added factory that cannot be read, or not be stored, by the leader.
+func TestAPastThatStandsIsTold(t *testing.T) {
+	r, _ := fresh(t)
+	common := watch.Config{Source: r.source, ABI: r.cfg.ABI, Filters: r.filters, Log: r.log, Metrics: r.metrics.watch}
+	leader := watch.FactoryConfig{Config: common}
+	r.factory, r.past = watch.NewFactoryWatch(leader), watch.NewPastWatch(leader)
+	w := &tenure{Relayer: r, slots: watch.NewSlotWatch(watch.SlotConfig{Config: common})}
+	at := time.Unix(1_700_000_000, 0)
+	look := func(after time.Duration, leads bool, pasts ...int64) error {
+		list := []registry.Factory{{ID: 1, Start: 1}}
+		for _, p := range pasts {
+			list = append(list, registry.Factory{Start: 1, Past: p, Until: 500})
+		}
+
+		r.followed.Set(list)
+		i := fleet.Self{Target: 9000, Leader: leads, FactoryCursor: 9001}
+		r.noteProgress(&i, w, at.Add(after))
+
+		return i.Checks()["storing"]
+	}
+	require.NoError(t, look(0, true, 100, 7))
+	require.ErrorContains(t, look(time.Minute, true, 200, 7), "watch of the past of a factory has stored no block since 22:13:20")
+	require.NoError(t, look(time.Hour, true, 200, 8), "a block is stored")
+	require.Error(t, look(2*time.Hour, true, 300, 8))
+	require.NoError(t, look(2*time.Hour, true), "all is read")
+	require.NoError(t, look(3*time.Hour, true, 8))
+	require.NoError(t, look(4*time.Hour, false, 8), "the leader reads it")
 }
 
 // A database that refuses what joining writes is one that takes nothing, for as long as joining fails;

@@ -113,6 +113,10 @@ func (w *PastWatch) read(ctx context.Context, epoch int64, f registry.Factory) e
 		if at, err = w.commit(ctx, epoch, at, &batch, events); err != nil {
 			return err
 		}
+
+		if err := w.cfg.Ledger.Follow(ctx, w.cfg.Filters.followed); err != nil { // how far it is read
+			return err
+		}
 	}
 
 	return nil
