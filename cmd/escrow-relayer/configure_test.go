@@ -77,7 +77,6 @@ func TestWrongConfigurationFiles(t *testing.T) {
 		"a chain without node":   {`rpc_url: "${TEST_RPC_URL}", `, "", "run", "chains[0].rpc_url"},
 		"two chains":             {"x", "x", "audit --from 1", "say by --chain which one is meant"},
 		"two chains for replay":  {"x", "x", "replay --from 1", "chains 1, 8453: say by --chain"},
-		"two chains for watch":   {"x", "x", "status --watch", "say by --chain"},
 		"a chain that is not in": {"x", "x", "status --chain 5", "the configuration has chains 1, 8453"},
 		"a port of each":         {"start_block: 1", "port: 8081, start_block: 1", "run", "chains[0].port"},
 	} {

@@ -1,15 +1,12 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -98,7 +95,6 @@ func TestUnknownCommands(t *testing.T) {
 		{[]string{"plan", "wait", "now"}, "takes no arguments"},
 		{[]string{"plan", "wait", "--since", "yesterday", "--instance", "r0"}, "--since"},
 		{[]string{"plan", "wait", "--since", "2026-01-02T03:04:05Z"}, "--instance"},
-		{[]string{"status", "--every", "0s"}, "--every"},
 	} {
 		code, out := call(t, nil, c.args...)
 		require.Equal(t, exitRefused, code, "%v: %s", c.args, out)
@@ -136,60 +132,6 @@ func TestBeforeTheFirstMigration(t *testing.T) {
 	require.NoError(t, conn.QueryRow(t.Context(),
 		`select count(*) from pg_tables where schemaname = 'public'`).Scan(&tables))
 	require.Zero(t, tables)
-}
-
-// A watch outlives a database that is gone.
-func TestStatusWatchOutlivesTheDatabase(t *testing.T) {
-	t.Parallel()
-	pg, err := testpg.Start(t.Context(), testpg.Options{Own: true})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, pg.Stop(context.Background())) })
-	env := []string{"CHAIN_ID=1337", "DATABASE_URL=" + pg.URL("postgres"), "INSTANCE_ID=cli"}
-	code, out := call(t, env, "migrate")
-	require.Zero(t, code, out)
-
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	var seen screen
-	cmd := exec.CommandContext(ctx, bin, "status", "--watch", "--every", "100ms")
-	cmd.Env, cmd.Stdout, cmd.Stderr = env, &seen, &seen
-	require.NoError(t, cmd.Start())
-	seen.until(t, "no instance has ever run")
-	require.NoError(t, pg.Down(ctx, testpg.Immediate))
-	seen.until(t, "the fleet cannot be read")
-	seen.forget()
-	require.NoError(t, pg.Up(ctx))
-	seen.until(t, "no instance has ever run")
-
-	require.NoError(t, cmd.Process.Signal(os.Interrupt))
-	require.NoError(t, cmd.Wait())
-}
-
-// screen is what a process wrote.
-type screen struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (s *screen) Write(b []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.text.Write(b)
-}
-
-func (s *screen) forget() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.text.Reset()
-}
-
-func (s *screen) until(t *testing.T, words string) {
-	t.Helper()
-	require.Eventually(t, func() bool {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		return strings.Contains(s.text.String(), words)
-	}, patience, 20*time.Millisecond, words)
 }
 
 // A fleet is whole as a fleet of N only when it has N partitions.

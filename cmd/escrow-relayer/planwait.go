@@ -184,3 +184,13 @@ func (w *whole) partitionsMissing(f *fleet.Fleet) (why []string) {
 
 	return why
 }
+
+// sleep waits for d; false if ctx ended meanwhile.
+func sleep(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(d):
+		return true
+	}
+}

@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"strconv"
@@ -18,100 +17,35 @@ import (
 )
 
 func statusCommand() *cobra.Command {
-	var o statusOptions
+	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show the fleet as the database has it; exit code 1 when something needs a person",
 		Long: `Show the fleet as the database has it. Reads CHAIN_ID and DATABASE_URL. The exit code makes it a check.
 
-Of a configuration with several chains it shows all, or that of --chain; --watch shows one. With --watch it goes on until it is interrupted, whatever happens to the database meanwhile, and then ends with 0.`,
+Of a configuration with several chains it shows all, or that of --chain. To look on: watch escrow-relayer status`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if o.every < 100*time.Millisecond {
-				return usage{fmt.Errorf("--every %s: must be 100ms or longer", o.every)}
-			}
-
-			if o.watch {
-				return askDatabase(cmd, func(ctx context.Context, cfg *config.Config, db *database.Database) error {
-					return o.follow(ctx, cmd.OutOrStdout(), readFleet(cfg, db))
-				})
-			}
-
 			return askEach(cmd, config.LoadDatabase, func(ctx context.Context, cfg *config.Config, db *database.Database) error {
-				return o.once(ctx, cmd.OutOrStdout(), readFleet(cfg, db))
+				f, err := readFleet(cfg, db)(ctx)
+				if err != nil {
+					return err
+				}
+
+				if err := show(cmd.OutOrStdout(), &f, asJSON); err != nil {
+					return err
+				}
+
+				if fleet.NeedPerson(f.Problems) {
+					return errQuiet
+				}
+
+				return nil
 			})
 		},
 	}
-	cmd.Flags().BoolVar(&o.watch, "watch", false, "again and again, until interrupted")
-	cmd.Flags().BoolVar(&o.asJSON, "json", false, "as JSON")
-	cmd.Flags().DurationVar(&o.every, "every", 2*time.Second, "pause with --watch")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "as JSON")
 
 	return cmd
-}
-
-// statusOptions are the flags of status.
-type statusOptions struct {
-	watch, asJSON bool
-	every         time.Duration
-}
-
-// once shows the fleet; problems are the answer no.
-func (o *statusOptions) once(ctx context.Context, w io.Writer, read fleetReader) error {
-	f, err := read(ctx)
-	if err != nil {
-		return err
-	}
-
-	if err := show(w, &f, o.asJSON); err != nil {
-		return err
-	}
-
-	if fleet.NeedPerson(f.Problems) {
-		return errQuiet
-	}
-
-	return nil
-}
-
-// follow shows the fleet repeatedly until ctx ends. While the database cannot be read, it shows the
-// error and continues.
-func (o *statusOptions) follow(ctx context.Context, w io.Writer, read fleetReader) error {
-	for {
-		f, err := read(ctx)
-		if ctx.Err() != nil {
-			return nil
-		}
-
-		if !o.asJSON {
-			fmt.Fprint(w, "\x1b[H\x1b[2J")
-		}
-
-		switch {
-		case err != nil && o.asJSON:
-			err = json.NewEncoder(w).Encode(map[string]string{"error": err.Error()})
-		case err != nil:
-			_, err = fmt.Fprintf(w, "%s  the fleet cannot be read: %s\n", time.Now().UTC().Format(time.TimeOnly), err)
-		default:
-			err = show(w, &f, o.asJSON)
-		}
-
-		if err != nil {
-			return fmt.Errorf("write: %w", err)
-		}
-
-		if !sleep(ctx, o.every) {
-			return nil
-		}
-	}
-}
-
-// sleep waits for d; false if ctx ended meanwhile.
-func sleep(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(d):
-		return true
-	}
 }
 
 func show(w io.Writer, f *fleet.Fleet, asJSON bool) error {
