@@ -73,7 +73,7 @@ func Lacking(ctx context.Context, db DB, chainID int64, knows Layouts) (layouts 
 	err = db.QueryRow(ctx, `
 		select coalesce((
 			select array(select unnest(layouts) except select unnest($2::text[])) from leadership
-			where chain_id = $1 and read_epoch = epoch and layouts @> $2::text[]), '{}')`, chainID, knows.all()).Scan(&layouts)
+			where chain_id = $1 and read_epoch >= epoch - 1 and layouts @> $2::text[]), '{}')`, chainID, knows.all()).Scan(&layouts)
 	if err != nil {
 		return nil, fmt.Errorf("compare event layouts with those of the leader: %w", err)
 	}
