@@ -43,7 +43,7 @@ func BenchmarkMatch(b *testing.B) {
 			m := NewMetrics(nil, nil)
 			b.ReportAllocs()
 			for b.Loop() {
-				events, err := decode(abi, batch, func(l *types.Log) (common.Address, bool) {
+				events, err := decode(abi, batch, false, func(l *types.Log) (common.Address, bool) {
 					return common.Address{}, book.has(l.Address)
 				}, m)
 				if err != nil || len(events) != logs/ours {

@@ -177,7 +177,7 @@ func (g *factoryGathering) gather(_ context.Context, batch *chain.Batch) (bool, 
 	}
 
 	came := time.Now()
-	events, err := decode(g.cfg.ABI, batch.Logs, func(l *types.Log) (common.Address, bool) {
+	events, err := decode(g.cfg.ABI, batch.Logs, true, func(l *types.Log) (common.Address, bool) {
 		return l.Address, g.cfg.Filters.followed.Has(l.Address, l.BlockNumber)
 	}, g.cfg.Metrics)
 	if err != nil {

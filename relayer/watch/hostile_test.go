@@ -4,8 +4,11 @@ import (
 	"bytes"
 	"context"
 	"io"
+	"iter"
 	"log/slog"
 	"math/big"
+	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -21,6 +24,7 @@ import (
 
 	"github.com/fusion-prime/escrow-relayer/internal/faults"
 	"github.com/fusion-prime/escrow-relayer/internal/testchain"
+	"github.com/fusion-prime/escrow-relayer/partition"
 	"github.com/fusion-prime/escrow-relayer/relayer/chain"
 	"github.com/fusion-prime/escrow-relayer/relayer/chain/endpoint"
 	"github.com/fusion-prime/escrow-relayer/relayer/verify"
@@ -233,4 +237,46 @@ func (w *world) invent(escrow common.Address) types.Log {
 		TxHash: common.Hash{0xba, 0xd0}, Index: inventedIndex,
 		Topics: []common.Hash{crypto.Keccak256Hash([]byte("EscrowReleased(address,uint256,uint256)")), {12: 0xba, 31: 0xd}},
 	}
+}
+
+// announcing is a chain whose node says, in the block of the first deployment, that the factory has deployed itself.
+type announcing struct {
+	watch.Source
+
+	factory common.Address
+}
+
+func (a announcing) Read(ctx context.Context, from, to uint64, f *chain.Filter) iter.Seq2[chain.Batch, error] {
+	return func(yield func(chain.Batch, error) bool) {
+		for b, err := range a.Source.Read(ctx, from, to, f) {
+			i := slices.IndexFunc(b.Logs, func(l types.Log) bool { return l.Address == a.factory })
+			if from < 20 && i >= 0 {
+				l := b.Logs[i]
+				l.Topics = slices.Clone(l.Topics)
+				l.Topics[1], l.Index = common.BytesToHash(a.factory[:]), inventedIndex
+				b.Logs = slices.Insert(slices.Clone(b.Logs), i+1, l)
+			}
+
+			if !yield(b, err) {
+				return
+			}
+		}
+	}
+}
+
+// A node invents that a factory is its own escrow: the owner of its slot stores nothing of the escrows of others, whose
+// owners alone decide their order.
+func TestAFactoryIsNoEscrowThatDeploys(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	slot := partition.Slot(w.d.Factory)
+	w.holds = holder{slot}
+	w.create(3)
+	w.mine(1)
+	w.create(3)
+	w.mine(40 + confirmations)
+	w.chain = announcing{w.src, w.d.Factory}
+	w.run(watch.FilterTopics, false)
+	w.passed()
+	require.Equal(t, []string{strconv.Itoa(int(slot))}, w.Column(`select distinct slot::text from events`))
 }

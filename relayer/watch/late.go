@@ -272,7 +272,7 @@ func (c *catching) eventsOf(next nextBlocks, batch *chain.Batch) (events []contr
 		}
 	}
 
-	others, err := decode(c.cfg.ABI, batch.Logs, next.emitted, c.cfg.Metrics)
+	others, err := decode(c.cfg.ABI, batch.Logs, false, next.emitted, c.cfg.Metrics)
 
 	return append(deployed, others...), unseen, err
 }

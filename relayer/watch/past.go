@@ -103,7 +103,7 @@ func (w *PastWatch) read(ctx context.Context, epoch int64, f registry.Factory) e
 			return &readError{err}
 		}
 
-		events, err := decode(w.cfg.ABI, batch.Logs, func(l *types.Log) (common.Address, bool) {
+		events, err := decode(w.cfg.ABI, batch.Logs, true, func(l *types.Log) (common.Address, bool) {
 			return l.Address, l.Address == f.Address
 		}, w.cfg.Metrics)
 		if err != nil {

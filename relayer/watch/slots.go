@@ -360,7 +360,7 @@ func (g *slotGathering) gather(ctx context.Context, batch *chain.Batch) (bool, e
 func (g *slotGathering) emitted(batch *chain.Batch, joining []registry.Late) (events []contract.Event, foreign int,
 	err error) {
 	due := nextOf(joining)
-	events, err = decode(g.cfg.ABI, batch.Logs, func(l *types.Log) (common.Address, bool) {
+	events, err = decode(g.cfg.ABI, batch.Logs, false, func(l *types.Log) (common.Address, bool) {
 		if late, joins := due[l.Address]; joins {
 			return late.Factory, true
 		}

@@ -118,10 +118,10 @@ func pause(ctx context.Context, d time.Duration, wake <-chan struct{}) {
 	}
 }
 
-// decode turns the selected logs into events of a factory's escrows. An EscrowDeployed counts from a factory only.
-// What the ABI does not decode is counted here, and a finding of the second reading.
-func decode(abi *contract.ABI, logs []types.Log, want func(*types.Log) (factory common.Address, ours bool),
-	m *Metrics) ([]contract.Event, error) {
+// decode turns the selected logs, of factories or of escrows, into events of a factory's escrows. An escrow announces
+// none, were it a factory. What the ABI does not decode is counted here, and a finding of the second reading.
+func decode(abi *contract.ABI, logs []types.Log, factories bool,
+	want func(*types.Log) (factory common.Address, ours bool), m *Metrics) ([]contract.Event, error) {
 	var events []contract.Event
 	for i := range logs {
 		l := &logs[i]
@@ -131,7 +131,7 @@ func decode(abi *contract.ABI, logs []types.Log, want func(*types.Log) (factory 
 		}
 
 		e, err := abi.Decode(l)
-		if errors.Is(err, contract.ErrForeign) || err == nil && e.Name == contract.Deployed && l.Address != factory {
+		if errors.Is(err, contract.ErrForeign) || err == nil && e.Name == contract.Deployed && !factories {
 			m.foreign.Inc()
 			continue
 		}
@@ -154,8 +154,8 @@ func decode(abi *contract.ABI, logs []types.Log, want func(*types.Log) (factory 
 // deployments are the wanted EscrowDeployed among a batch's logs of factories.
 func deployments(cfg *SlotConfig, batch *chain.Batch, factory func(*types.Log) bool,
 	want func(*contract.Event) bool) ([]contract.Event, error) {
-	events, err := decode(cfg.ABI, batch.Logs, func(l *types.Log) (common.Address, bool) { return l.Address, factory(l) },
-		cfg.Metrics)
+	events, err := decode(cfg.ABI, batch.Logs, true,
+		func(l *types.Log) (common.Address, bool) { return l.Address, factory(l) }, cfg.Metrics)
 
 	return slices.DeleteFunc(events, func(e contract.Event) bool { return e.Name != contract.Deployed || !want(&e) }), err
 }

@@ -45,8 +45,9 @@ type world struct {
 	led    *ledger.Ledger
 	hints  chan struct{}
 
-	page  int          // LateAtOnce
-	near  int64        // Near
+	page  int   // LateAtOnce
+	near  int64 // Near
+	holds holder
 	chain watch.Source // of the slot watch; nil: src
 	leads watch.Source // of the factory watch; nil: src
 
@@ -118,10 +119,14 @@ func (r *recorder) retracted() []string {
 	return slices.Clone(r.taken)
 }
 
-type holder struct{}
+type holder []int16 // empty: all slots
 
-func (holder) Settled() (partition.Holding, <-chan struct{}) {
-	return partition.Holding{Epoch: 1, Slots: partition.Partition{Total: 1, Strategy: partition.Modulo}.Preferred()}, nil
+func (h holder) Settled() (partition.Holding, <-chan struct{}) {
+	if len(h) == 0 {
+		h = partition.Partition{Total: 1, Strategy: partition.Modulo}.Preferred()
+	}
+
+	return partition.Holding{Epoch: 1, Slots: h}, nil
 }
 
 func published(name string) bool { return name != "EscrowCreated" && name != "ArbiterChanged" }
@@ -164,7 +169,7 @@ func (w *world) run(mode watch.FilterMode, factory bool) (stop func()) {
 	common := watch.Config{Source: chain, Ledger: w.led, ABI: w.abi, Filters: filters, Log: log, Metrics: metrics,
 		Tracer: w.tracer}
 	slots := watch.NewSlotWatch(watch.SlotConfig{
-		Config: common, DB: w.DB, Holder: holder{}, Publisher: w.out, ChainID: chainID,
+		Config: common, DB: w.DB, Holder: w.holds, Publisher: w.out, ChainID: chainID,
 		Discovered: w.hints, LateAtOnce: w.page, Near: w.near,
 	})
 	w.slots, w.filters = slots, filters
