@@ -105,12 +105,12 @@ func (o *Options) onGeth(ctx context.Context, senders, inFlight, confirmations, 
 	k, err = openKeys(ctx, lab.Options{Bin: o.Bin, Node: node, Confirmations: confirmations,
 		Postgres: testpg.Options{Durable: true}}, senders, inFlight)
 	if err != nil {
-		return nil, nil, nil, nil, err
+		return nil, nil, nil, closed, err
 	}
 
 	closed = func() error { return errors.Join(k.lab.Close(), node.Stop()) }
 	if p, err = k.lab.RunReady(ctx, "busy", 0, 1, k.env); err != nil {
-		return nil, nil, nil, nil, err
+		return k, nil, nil, closed, err
 	}
 
 	o.say("commands: creating %d escrows", escrows)
