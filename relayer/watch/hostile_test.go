@@ -239,6 +239,26 @@ func (w *world) invent(escrow common.Address) types.Log {
 	}
 }
 
+// What was stored of an invented second announcement is taken back, and its escrow is followed as before.
+func TestAnInventedAnnouncementTakesNoEscrowAway(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	w.src = openSource(t, w.sim.WS(), w.sim.HTTP())
+	w.create(2)
+	w.mine(1 + confirmations)
+	w.run(watch.FilterTopics, true)
+	truth := w.expect(w.head() - confirmations)
+	w.mine(200) // what was read is final
+	require.Eventually(t, func() bool { return w.src.View().Final > w.head()-200 }, time.Minute, 5*time.Millisecond)
+	w.Exec(`insert into events select (jsonb_populate_record(e, jsonb_build_object('log_index', $1::int, 'told', false))).*
+		from events e where type = 1 order by log_index limit 1`, inventedIndex)
+	w.verify(t.Output())
+	require.Eventually(t, func() bool { return len(w.invented()) == 0 }, time.Minute, 5*time.Millisecond)
+	w.approve(1, truth.Escrows...)
+	w.mine(1 + confirmations)
+	require.Equal(t, 2, w.expect(w.head()-confirmations).Count("Approved"))
+}
+
 // announcing is a chain whose node says, in the block of the first deployment, that the factory has deployed itself.
 type announcing struct {
 	watch.Source
