@@ -12,8 +12,6 @@ import (
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/stretchr/testify/require"
-
-	"github.com/fusion-prime/escrow-relayer/internal/testchain"
 )
 
 // Blocks above finality are read one by one, however large: what is in flight, and what is remembered
@@ -31,7 +29,7 @@ func TestLargeBlocks(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			defer debug.SetGCPercent(debug.SetGCPercent(40))
-			chain := testchain.Crowd{ChainID: 1, Head: 100, Final: 1, Logs: test.logs, Topic: topicA}
+			chain := crowd{ChainID: 1, Head: 100, Final: 1, Logs: test.logs, Topic: topicA}
 			if test.unwanted {
 				chain.Topic = common.Hash{1}
 			}

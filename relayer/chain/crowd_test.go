@@ -1,4 +1,6 @@
-package testchain
+//go:build long
+
+package chain
 
 import (
 	"bufio"
@@ -16,10 +18,10 @@ import (
 	"github.com/ethereum/go-ethereum/crypto"
 )
 
-// Crowd serves a chain whose blocks strangers have filled with logs, as anybody can for the price of
+// crowd serves a chain whose blocks strangers have filled with logs, as anybody can for the price of
 // the gas: 60 million of it pay for some 80,000 logs of one topic. It makes its answers as it writes
 // them, so that it needs no memory for them. Every bloom filter allows for everything.
-type Crowd struct {
+type crowd struct {
 	ChainID     uint64
 	Head, Final uint64 // numbers of blocks
 	Logs        uint64 // in each block, of some 500 bytes each
@@ -27,12 +29,12 @@ type Crowd struct {
 }
 
 // Hash of a block.
-func (Crowd) Hash(n uint64) common.Hash {
+func (crowd) Hash(n uint64) common.Hash {
 	return crypto.Keccak256Hash(binary.BigEndian.AppendUint64(nil, n))
 }
 
 // number of a block. One that is not on the chain is behind its end.
-func (c Crowd) number(hash common.Hash) (n uint64) {
+func (c crowd) number(hash common.Hash) (n uint64) {
 	for n <= c.Head && c.Hash(n) != hash {
 		n++
 	}
@@ -41,7 +43,7 @@ func (c Crowd) number(hash common.Hash) (n uint64) {
 }
 
 // ServeHTTP answers a request or a batch.
-func (c Crowd) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (c crowd) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	type request struct {
 		ID     json.RawMessage
 		Method string
@@ -72,7 +74,7 @@ func (c Crowd) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func (c Crowd) answer(w *bufio.Writer, method string, params []json.RawMessage) {
+func (c crowd) answer(w *bufio.Writer, method string, params []json.RawMessage) {
 	var result any
 	switch method {
 	case "eth_chainId":
@@ -97,7 +99,7 @@ func (c Crowd) answer(w *bufio.Writer, method string, params []json.RawMessage) 
 	_, _ = fmt.Fprintf(w, `"result":%s`, text)
 }
 
-func (c Crowd) header(block json.RawMessage) any {
+func (c crowd) header(block json.RawMessage) any {
 	var tag string
 	_ = json.Unmarshal(block, &tag)
 	n, err := hexutil.DecodeUint64(tag)
@@ -114,7 +116,7 @@ func (c Crowd) header(block json.RawMessage) any {
 		"timestamp": hexutil.Uint64(1_700_000_000 + 12*n), "logsBloom": "0x" + strings.Repeat("ff", 256)}
 }
 
-func (c Crowd) logs(w *bufio.Writer, query json.RawMessage) {
+func (c crowd) logs(w *bufio.Writer, query json.RawMessage) {
 	var q struct {
 		FromBlock, ToBlock hexutil.Uint64
 		BlockHash          *common.Hash
