@@ -118,15 +118,6 @@ func (a *abilities) gaveOld(block uint64) {
 	a.oldLogs = min(a.oldLogs, block)
 }
 
-// tooMany notes that so many addresses were refused. It reports whether fewer are worth a try.
-func (a *abilities) tooMany(addresses int) bool {
-	if addresses > 1 {
-		a.addresses.refused(float64(addresses), 0)
-	}
-
-	return addresses > 1
-}
-
 // where is the part of eth_getLogs' parameter that names a block.
 func (a *abilities) where(h rpc.Header) string {
 	if a.byNumber.holds() {

@@ -1,6 +1,7 @@
 package endpoint
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -22,15 +23,12 @@ type allowance struct {
 	pace     pace
 	width    *limit        // batches in flight
 	inFlight int           // batches
-	narrowed time.Time     // when the width was last lowered
+	lowered  time.Time     // when a refusal was last taken in, by pace or width
 	ranges   int           // asked for
 	calm     int           // ranges answered in a row
 	urgent   int           // askers that wait and are urgent
 	paused   time.Time     // until when nothing is sent: it would be refused
 	freed    chan struct{} // closed and made anew when somebody may go on
-
-	suspicion int  // that lost answers are for the rate: how often they were lost again at once, less how often not
-	heard     bool // something was answered since they were
 }
 
 // RangesInFlight hides a provider's latency; more would only meet its rate limit.
@@ -41,10 +39,6 @@ const (
 	mostInFlight = 16
 	// patience is how long what can wait waits behind what is urgent.
 	patience = 5 * time.Second
-	// Bounds of suspicion, the one from which a lost answer is for the rate, and the other.
-	sureOfRate, sureOfNetwork = 2, -3
-	// Fewer requests than fewPassed tell little.
-	fewPassed = 10
 )
 
 // errPaused means that a node is not to be asked for so long that there may be something else to do.
@@ -201,17 +195,9 @@ func (a *allowance) calmer(is bool) {
 func (a *allowance) answered(n int, s sent) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.pace.answered(float64(n), s.at, a.now())
+	a.pace.answered(float64(n), s.at, a.lowered, a.now())
 	a.width.answered(float64(s.before), 0)
-	a.heard = true
 	a.wake()
-}
-
-// crowded reports whether so many were in flight that it is not known that the node takes them.
-func (a *allowance) crowded(s sent) bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return s.crowd() > 1 && !a.width.proven(float64(s.crowd()))
 }
 
 // refused notes a refusal for the rate, and for how long nothing is to be sent. Several that were in
@@ -219,72 +205,22 @@ func (a *allowance) crowded(s sent) bool {
 func (a *allowance) refused(s sent, pause time.Duration) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.refuse(s, pause)
-}
-
-func (a *allowance) refuse(s sent, pause time.Duration) {
+	a.calm = 0
 	now, crowd := a.now(), float64(s.crowd())
-	switch a.stop(now.Add(pause)); {
-	case !s.at.After(a.pace.lowered) || !s.at.After(a.narrowed): // one that was in flight with another that was refused
+	if until := now.Add(pause); until.After(a.paused) {
+		a.paused = until
+	}
+
+	switch {
+	case !s.at.After(a.lowered): // one that was in flight with another that was refused
+		return
 	case crowd <= 1 || a.width.spares(crowd):
 		a.pace.refused(now, pause)
 	default:
 		a.width.refused(crowd, 0)
-		a.narrowed = now
-	}
-}
-
-// again notes whether what was asked again at once, as its answer was lost, was lost again: the sign
-// of a limit of the rate; a network that loses some answers gives most of them the second time. heard
-// tells it from a node that does not answer at all.
-func (a *allowance) again(lost bool) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	switch {
-	case !lost:
-		a.suspicion = max(a.suspicion-1, sureOfNetwork)
-	case a.heard:
-		a.suspicion, a.heard = min(a.suspicion+1, sureOfRate), false
-	}
-}
-
-// tries is how often something is asked at once, in all, while its answer is lost.
-func (a *allowance) tries() int {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	switch {
-	case a.suspicion < 0:
-		return 3
-	case a.suspicion < sureOfRate:
-		return 2
 	}
 
-	return 1
-}
-
-// lost notes that the answer to a request was lost, in all its tries. Where that is for the rate, and
-// few were answered since the last time, it may not be after all: the next is asked again at once.
-func (a *allowance) lost(s sent, pause time.Duration) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.suspicion < sureOfRate {
-		a.stop(a.now().Add(pause))
-		return
-	}
-
-	if a.pace.passed < fewPassed {
-		a.suspicion--
-	}
-
-	a.refuse(s, max(pause, limitPause))
-}
-
-// stop has nothing be sent for a while. Held: mu.
-func (a *allowance) stop(until time.Time) {
-	a.calm = 0
-	if until.After(a.paused) {
-		a.paused = until
-	}
+	a.lowered = now
 }
 
 // learnt is the rate that was found out, requests per second; 0: none.
@@ -307,4 +243,111 @@ func (a *allowance) atOnce() int {
 	}
 
 	return max(int(a.pace.rate.size*window.Seconds()), 1)
+}
+
+// pace is how many requests per second a node lets through: any number until the first refusal.
+//
+// tokens may be negative: a batch larger than the bucket goes when the bucket is full, and the debt is
+// waited for. Held: the allowance's mu.
+type pace struct {
+	rate   *limit  // requests per second; of size 0: none is known
+	most   float64 // configured, requests per second; 0: none
+	tokens float64
+	filled time.Time // when tokens was last brought up to date
+
+	resumed  time.Time // when the pause after the last refusal was over
+	passed   float64   // requests answered since, of those asked since
+	short    bool      // somebody waited for tokens in this window
+	since    time.Time // start of the window that counts
+	counted  float64   // requests answered in it
+	previous float64   // and in the one before, per second
+}
+
+const (
+	// window over which answered requests are counted, and after which the rate is raised.
+	window = 2 * time.Second
+	// A rate beyond which a limit that was met once is forgotten, in requests per second.
+	unlimited = 1000
+	// A first refusal at a slower pace than slowPace, in requests per second, is hardly for the pace.
+	slowPace = 8
+	// Fewer requests than fewPassed tell little.
+	fewPassed = 10
+)
+
+func newPace(most float64, now func() time.Time) pace {
+	p := pace{most: most, rate: newLimit(callsPerSecond, most, cmp.Or(most, unlimited), now), since: now(), filled: now()}
+	p.rate.least = min(p.rate.least, p.rate.most)
+	p.tokens = p.burst()
+
+	return p
+}
+
+// burst is how many requests may go at once: a second's.
+func (p *pace) burst() float64 { return max(p.rate.allowed(), 1) }
+
+// take takes the tokens for n requests, or says how long until it is worth trying again.
+func (p *pace) take(n float64, now time.Time) time.Duration {
+	if p.rate.size == 0 || n == 0 {
+		return 0
+	}
+
+	rate, burst := p.rate.allowed(), p.burst()
+	p.tokens = min(p.tokens+rate*now.Sub(p.filled).Seconds(), burst)
+	p.filled = now
+	if need := min(n, burst); p.tokens+1e-9 < need {
+		p.short = true
+		return max(time.Duration((need-p.tokens)/rate*float64(time.Second)), time.Millisecond)
+	}
+
+	p.tokens -= n
+
+	return 0
+}
+
+// answered counts requests that were answered, and raises the rate when there was no refusal for a window, and
+// somebody waited. What is let through is hardly more than what was, so what was refused is tried again as a whole.
+func (p *pace) answered(n float64, asked, refused, now time.Time) {
+	if p.rate.size > 0 && !asked.Before(refused) {
+		p.passed += n
+	}
+
+	p.counted += n
+	elapsed := now.Sub(p.since)
+	if elapsed < window {
+		return
+	}
+
+	p.previous = p.counted / elapsed.Seconds()
+	p.since, p.counted = now, 0
+	if !p.short || now.Sub(refused) < window {
+		return
+	}
+
+	p.short = false
+	if p.rate.answered(p.rate.allowed(), 0); p.most == 0 && p.rate.size >= unlimited {
+		p.rate.size = 0
+	}
+}
+
+// refused notes a refusal, and for how long nothing is sent. While nothing is let through that says nothing of the
+// rate.
+func (p *pace) refused(now time.Time, pause time.Duration) {
+	p.tokens, p.filled = 0, now.Add(pause)
+	n := p.rate.allowed()
+	switch {
+	case n == 0:
+		p.rate.size = min(max(p.counted/window.Seconds(), p.previous, slowPace), p.rate.most)
+	case p.passed > 0: // so much was answered in all that time, of which some may have been idle
+		least := n / 2
+		if p.passed < fewPassed { // that tells little
+			least = n * 2 / 3
+		}
+
+		p.rate.refused(n, max(p.passed/now.Sub(p.resumed).Seconds(), least))
+	}
+
+	p.rate.until = p.filled.Add(p.rate.holds)
+	if n == 0 || p.passed > 0 {
+		p.resumed, p.passed = p.filled, 0
+	}
 }

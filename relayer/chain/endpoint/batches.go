@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/chain/rpc"
@@ -14,34 +13,31 @@ import (
 const callsPerBatch = 50
 
 // batches is how many requests a node takes at once. The failure of a batch that is no larger than one that was
-// answered has another reason.
-type batches struct {
-	limit   *limit
-	doubted atomic.Bool // one that was no larger failed, maybe at another machine: should the next do, it may be its size
+// answered has another reason, once.
+type batches struct{ *limit }
+
+func newBatches(now func() time.Time) batches {
+	return batches{newLimit(callsAtOnce, callsPerBatch, callsPerBatch, now)}
 }
 
-func newBatches(now func() time.Time) *batches {
-	return &batches{limit: newLimit(callsAtOnce, callsPerBatch, callsPerBatch, now)}
-}
+// work reports whether batches of such a size have been answered, and none has failed since for an unknown reason.
+func (b batches) work(size int) bool { return b.proven(float64(size)) }
 
-// work reports whether batches of such a size have been answered.
-func (b *batches) work(size int) bool { return b.limit.proven(float64(size)) && !b.doubted.Load() }
+// doubt notes that a batch of such a size failed, maybe at another machine: should the next do, it may be its size.
+func (b batches) doubt(size int) { b.spares(float64(size)) }
 
 // tooLarge notes that of so many requests of a batch only some were answered.
-func (b *batches) tooLarge(size, answered int) {
-	b.limit.refused(float64(size), float64(cmp.Or(answered, size/2)))
-	b.doubted.Store(false)
+func (b batches) tooLarge(size, answered int) {
+	b.refused(float64(size), float64(cmp.Or(answered, size/2)))
 }
 
-// excuse notes that a batch of such a size failed for another reason: one of its requests alone failed as well.
-func (b *batches) excuse(size int) {
-	b.limit.answered(float64(size), 0)
-	b.doubted.Store(false)
-}
+// takes notes that batches of such a size are taken: one was answered, or failed for another reason, since one of its
+// requests alone failed as well.
+func (b batches) takes(size int) { b.answered(float64(size), 0) }
 
 // mayBeRefused reports whether the failure of a batch as a whole can be one of its size: the first
 // request of it, sent alone, decides.
-func (b *batches) mayBeRefused(calls []*rpc.Call, err error) bool {
+func (b batches) mayBeRefused(calls []*rpc.Call, err error) bool {
 	switch kind := rpc.Classify(err); {
 	case len(calls) == 1 || kind == rpc.RateLimited || kind == rpc.Behind || kind == rpc.TimedOut:
 		return false
@@ -56,7 +52,7 @@ func (b *batches) mayBeRefused(calls []*rpc.Call, err error) bool {
 
 // open are the calls of a batch that the node may have refused for being a batch. Of one that is
 // answered in part, what is refused may be what was too much.
-func (b *batches) open(calls []*rpc.Call, err error) []*rpc.Call {
+func (b batches) open(calls []*rpc.Call, err error) []*rpc.Call {
 	if err != nil && !errors.Is(err, rpc.ErrUnanswered) {
 		if b.mayBeRefused(calls, err) {
 			return calls
@@ -82,7 +78,7 @@ func (b *batches) open(calls []*rpc.Call, err error) []*rpc.Call {
 	case !b.work(len(calls)):
 		return failed
 	case len(failed) == len(calls):
-		b.doubted.Store(true)
+		b.doubt(len(calls))
 	}
 
 	return nil

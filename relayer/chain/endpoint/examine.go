@@ -61,9 +61,10 @@ func (n *Node) Examine(ctx context.Context, factory common.Address, start uint64
 // once sends calls without regard to what the node did before, and waits where it limits its rate.
 func (n *Node) once(ctx context.Context, calls ...*rpc.Call) error {
 	var err error
+	b := bounds{timeout: n.cfg.Timeout, limit: blockAnswer}
 	for range rateRetries {
 		refusal := err
-		if err = n.attempt(ctx, bounds{n.cfg.Timeout, blockAnswer, false}, calls); rpc.Classify(err) != rpc.RateLimited {
+		if err = n.attempt(ctx, b, calls); rpc.Classify(err) != rpc.RateLimited {
 			if ctx.Err() != nil && refusal != nil {
 				return refusal // its words say more than the end of the time
 			}

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/semaphore"
@@ -24,8 +25,9 @@ type link struct {
 	cfg     *Config
 	client  rpc.Client
 	rate    *allowance
-	batches *batches
-	late    late
+	batches batches
+	late    atomic.Bool         // logs were, and have not been answered since
+	slow    atomic.Bool         // logs take longer than quickTimeout
 	offers  *semaphore.Weighted // transactions on their way
 	*health
 }
@@ -71,7 +73,7 @@ func (l *link) checkChain(ctx context.Context, ask func(context.Context, *rpc.Ca
 
 // Do sends calls with small answers. The error is about all of them; each call also has its own.
 func (l *link) Do(ctx context.Context, calls ...*rpc.Call) error {
-	return l.send(ctx, bounds{min(l.cfg.Timeout, quickTimeout), smallAnswer, false}, calls)
+	return l.send(ctx, bounds{timeout: min(l.cfg.Timeout, quickTimeout), limit: smallAnswer}, calls)
 }
 
 // mostOffers transactions are on their way to a node at a time: those that hang leave places for what is read.
@@ -91,16 +93,25 @@ func (l *link) Offer(ctx context.Context, call *rpc.Call) error {
 	return l.Do(ctx, call)
 }
 
-// sendLogs is send of calls for logs.
-func (l *link) sendLogs(ctx context.Context, limit int64, calls []*rpc.Call) error {
-	return l.sendRange(ctx, limit, false, calls)
-}
+// sendLogs is send of calls for logs, or for what proves them. The beginning of such an answer may take nearly as long
+// as Config.Timeout, but a connection that swallows requests is to be found out sooner: so it is waited for
+// quickTimeout, unless the last answer took half of that, or logs were late twice and the node answered something
+// between, so that it is in use still. Even then there is time left within 10 s, so that a node that hung is read from.
+func (l *link) sendLogs(ctx context.Context, b bounds, calls []*rpc.Call) error {
+	b.timeout = min(l.cfg.Timeout, quickTimeout)
+	if l.slow.Load() {
+		b.timeout = max(l.cfg.Timeout*4/5, b.timeout)
+	}
 
-// sendRange is sendLogs where more may be asked for than the node has answered yet.
-func (l *link) sendRange(ctx context.Context, limit int64, unproven bool, calls []*rpc.Call) error {
 	asked := l.cfg.Now()
-	err := l.send(ctx, bounds{l.late.timeout(l.cfg.Timeout), limit, unproven}, calls)
-	l.late.took(l.cfg.Now().Sub(asked), err, l.cfg.Now())
+	err := l.send(ctx, b, calls)
+	switch {
+	case err == nil:
+		l.slow.Store(l.cfg.Now().Sub(asked) > quickTimeout/2)
+		l.late.Store(false)
+	case errors.Is(err, rpc.ErrSlow):
+		l.slow.Store(l.late.Swap(true) && l.status().Up)
+	}
 
 	return err
 }
@@ -109,14 +120,15 @@ func (l *link) sendRange(ctx context.Context, limit int64, unproven bool, calls 
 type bounds struct {
 	timeout  time.Duration // for its beginning where it streams
 	limit    int64         // bytes
-	unproven bool          // as much was not answered before: where it is lost, that may be the reason
+	answered bool          // as much was answered before: it is no reason to refuse
+	block    bool          // logs of a single block: neither is that
 }
 
 // send sends calls in as large batches as the node takes, after it has proven to serve the right chain.
 func (l *link) send(ctx context.Context, b bounds, calls []*rpc.Call) error {
 	if !l.WebSocket() && !l.proven.Load() { // each connection of a WebSocket is checked when it is made
 		err := l.checkChain(ctx, func(ctx context.Context, q *rpc.Call) error {
-			return l.attempt(ctx, bounds{b.timeout, smallAnswer, false}, []*rpc.Call{q})
+			return l.attempt(ctx, bounds{timeout: b.timeout, limit: smallAnswer}, []*rpc.Call{q})
 		})
 		if errors.Is(err, ErrWrongChain) {
 			l.Blame(ctx, err)
@@ -131,7 +143,7 @@ func (l *link) send(ctx context.Context, b bounds, calls []*rpc.Call) error {
 
 	answered := false // since a limit of the rate was met
 	for left := calls; len(left) > 0; {
-		some := left[:min(len(left), int(l.batches.limit.allowed()), l.rate.atOnce())]
+		some := left[:min(len(left), int(l.batches.allowed()), l.rate.atOnce())]
 		open, err := l.sendBatch(ctx, b, some)
 		switch {
 		case err == nil:
@@ -159,7 +171,7 @@ func (l *link) sendBatch(ctx context.Context, b bounds, some []*rpc.Call) ([]*rp
 	open := l.batches.open(some, err)
 	if len(some) == 1 || len(open) == 0 || ctx.Err() != nil {
 		if err != nil && len(some) > 1 && !slices.ContainsFunc(some, isLogs) {
-			l.batches.doubted.Store(true) // of a batch with logs the range is doubted first
+			l.batches.doubt(len(some)) // of a batch with logs the range is doubted first
 		}
 
 		return nil, err
@@ -172,7 +184,7 @@ func (l *link) sendBatch(ctx context.Context, b bounds, some []*rpc.Call) ([]*rp
 		l.batches.tooLarge(len(some), len(some)-len(open))
 		return open[1:], nil
 	case err == nil:
-		l.batches.excuse(len(some))
+		l.batches.takes(len(some))
 	}
 
 	return nil, err
@@ -271,11 +283,8 @@ func (l *link) exchange(ctx context.Context, b bounds, calls []*rpc.Call, n int)
 // is held against the batch, not the node: its requests are sent alone next.
 func (l *link) attempt(ctx context.Context, b bounds, calls []*rpc.Call) error {
 	s, err := l.exchange(ctx, b, calls, len(calls))
-	for tries := 1; broke(err) && tries < l.tries(b, calls) && ctx.Err() == nil; tries++ {
+	for tries := 1; broke(err) && tries < l.tries(calls) && ctx.Err() == nil; tries++ {
 		s, err = l.exchange(ctx, b, calls, 0)
-		if ctx.Err() == nil && !b.unproven {
-			l.rate.again(broke(err))
-		}
 	}
 
 	if ctx.Err() != nil || s.at.IsZero() { // it was not sent
@@ -289,8 +298,8 @@ func (l *link) attempt(ctx context.Context, b bounds, calls []*rpc.Call) error {
 		}
 	}
 
-	if reason := l.oneTooMany(b, calls, err, s); reason != nil {
-		err, partial = fmt.Errorf("%w: %w", rpc.ErrRate, reason), false
+	if reason := l.unexplained(b, calls, err); reason != nil {
+		err, partial = fmt.Errorf("%w: %w", errUnexplained, reason), false
 	}
 
 	if err != nil && !partial {
@@ -298,45 +307,46 @@ func (l *link) attempt(ctx context.Context, b bounds, calls []*rpc.Call) error {
 		return err
 	}
 
-	l.late.answered(l.cfg.Now())
 	l.rate.answered(len(calls), s)
 	l.worked(s.at, s.took)
 	if err == nil && !slices.ContainsFunc(calls, func(c *rpc.Call) bool { return c.Err != nil }) {
-		l.batches.limit.answered(float64(len(calls)), 0)
+		l.batches.takes(len(calls))
 	}
 
 	return err
 }
 
-// oneTooMany returns the refusal of logs without a reason, and without
-// a known cause but that others were in flight.
-func (l *link) oneTooMany(b bounds, calls []*rpc.Call, err error, s sent) error {
-	i := slices.IndexFunc(calls, isLogs)
-	if i < 0 || b.unproven || len(calls) > 1 && !l.batches.work(len(calls)) || !l.rate.crowded(s) {
+// errUnexplained is a refusal that is taken for one of the rate, as no other reason is known.
+var errUnexplained = fmt.Errorf("%w, so it seems", rpc.ErrRate)
+
+// unexplained returns the refusal without a reason of what a node has answered before: it is busy, or it is the rate.
+func (l *link) unexplained(b bounds, calls []*rpc.Call, err error) error {
+	i := slices.IndexFunc(calls, (*rpc.Call).Streams)
+	if i < 0 || len(calls) > 1 && !l.batches.work(len(calls)) {
 		return nil
 	}
 
 	err = cmp.Or(err, calls[i].Err)
 	_, said := errors.AsType[*rpc.Error](err)
 	_, page := errors.AsType[*rpc.Page](err)
-	if (said || page) && rpc.Vague(err) {
+	if (said || page) && rpc.Vague(err) && (b.answered || b.block && rpc.Classify(err) == rpc.RangeTooLarge) {
 		return err
 	}
 
 	return nil
 }
 
+// lostTries is how often something is asked at once, in all, while its answer is lost.
+const lostTries = 3
+
 // tries is how often requests are sent at once while their answer is lost on its way: the connection
 // was idle for too long, or one of the machines behind the URL is broken.
-func (l *link) tries(b bounds, calls []*rpc.Call) int {
-	switch {
-	case len(calls) > 1 && !l.batches.work(len(calls)):
+func (l *link) tries(calls []*rpc.Call) int {
+	if len(calls) > 1 && !l.batches.work(len(calls)) {
 		return 1 // its size may be the reason
-	case b.unproven:
-		return 2
 	}
 
-	return l.rate.tries()
+	return lostTries
 }
 
 // broke reports whether the answer to a request was lost, which says nothing of the request.
@@ -367,7 +377,8 @@ func (l *link) failed(ctx context.Context, b bounds, calls []*rpc.Call, err erro
 			l.batches.tooLarge(2, 0) // BNB Chain's nodes say so to any eth_getLogs in a batch
 		}
 
-		if size > 1 { // one that is larger than what is let through at once would be refused for ever
+		// One that is larger than what is let through at once would be refused for ever.
+		if size > 1 && !errors.Is(err, errUnexplained) {
 			l.batches.tooLarge(size, 0)
 		}
 
@@ -379,12 +390,7 @@ func (l *link) failed(ctx context.Context, b bounds, calls []*rpc.Call, err erro
 		l.worked(s.at, s.took) // it concerns what was asked for
 	default:
 		l.blame(ctx, err, s.at)
-		_, page := errors.AsType[*rpc.Page](err)
-		switch {
-		case b.unproven: // its size may be the reason
-		case broke(err) && !errors.Is(err, rpc.ErrAbandoned):
-			l.rate.lost(s, l.Pause(false))
-		case page && kind == rpc.Failed: // as a bare 503 or 403: it may be the rate
+		if b.answered && broke(err) && !errors.Is(err, rpc.ErrAbandoned) { // some end the connection instead of a refusal
 			l.rate.refused(s, l.Pause(false))
 		}
 	}

@@ -8,7 +8,6 @@ import (
 	"net"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/core/types"
@@ -80,8 +79,7 @@ func (n *Node) readPart(ctx context.Context, from, to uint64, f *Filter) (b Batc
 
 	defer n.rate.leave()
 	size := min(to-from+1, n.Span(f))
-	asked := n.cfg.Now()
-	b, bytes, err := n.rangeLogs(ctx, from, from+size-1, f, !n.span.of(f).proven(float64(size)))
+	b, bytes, err := n.rangeLogs(ctx, from, from+size-1, f)
 	if err == nil {
 		n.gaveLogs()
 		full = fullness(len(b.Logs), bytes, int(n.cfg.MaxBytes/8))
@@ -95,26 +93,20 @@ func (n *Node) readPart(ctx context.Context, from, to uint64, f *Filter) (b Batc
 		return b, 0, err
 	}
 
-	return b, 0, n.refusal(ctx, err, asked, from, size, f)
+	return b, 0, n.refusal(ctx, err, from, size, f)
 }
 
 // refusal learns from the refusal of a range, and says what the error is.
-func (n *Node) refusal(ctx context.Context, err error, asked time.Time, from, size uint64, f *Filter) error {
+func (n *Node) refusal(ctx context.Context, err error, from, size uint64, f *Filter) error {
 	kind := rpc.Classify(err)
 	said, isSaid := errors.AsType[*logsRefused](err)
 	if isSaid && !rpc.Shrinks(kind) && n.span.misread(size, kind) {
 		kind = rpc.Failed
 	}
 
-	if rpc.Vague(err) && !notSent(err) {
-		// Where it has answered for as many, it is busy, or it is the rate.
-		if n.span.of(f).spares(float64(size)) || kind == rpc.RangeTooLarge && size == 1 {
-			n.busy(ctx, err, asked, isSaid)
-			return err
-		}
-	}
-
+	unknown := errors.Is(err, errUnexplained) || rpc.Vague(err) && !notSent(err)
 	switch {
+	case unknown && n.span.of(f).spares(float64(size)): // it has answered for as many: once more, and it is the range
 	case kind == rpc.Pruned:
 		if n.lacks(from) {
 			err = fmt.Errorf("%w: %w", ErrNoHistory, err)
@@ -122,7 +114,7 @@ func (n *Node) refusal(ctx context.Context, err error, asked time.Time, from, si
 	case kind == rpc.Unsupported && isSaid, errors.Is(err, rpc.ErrGarbled), rpc.Shrinks(kind) && !notSent(err):
 		n.rate.calmer(false)
 		if size == 1 {
-			n.batches.doubted.Store(true) // it may be what else was in the batch
+			n.batches.doubt(2) // it may be what else was in the batch
 		}
 
 		fewer := n.span.refused(f, size)
@@ -140,19 +132,6 @@ func (n *Node) refusal(ctx context.Context, err error, asked time.Time, from, si
 	}
 
 	return err
-}
-
-// busy slows down for a node that has too much to do.
-func (n *Node) busy(ctx context.Context, err error, asked time.Time, said bool) {
-	n.rate.calmer(false)
-	n.rate.refused(sent{at: asked}, 0)
-	if rpc.Classify(err) == rpc.RangeTooLarge {
-		err = fmt.Errorf("%w: %w", rpc.ErrRate, err)
-	}
-
-	if said { // else it was blamed when the request failed
-		n.Blame(ctx, err)
-	}
 }
 
 // answersNamed reports whether a node that refuses the logs of any block gives those of a contract that
@@ -184,7 +163,7 @@ func (e *logsRefused) Error() string { return e.err.Error() }
 func (e *logsRefused) Unwrap() error { return e.err }
 
 // rangeLogs reads one range in one piece, and says how many bytes its logs had.
-func (n *Node) rangeLogs(ctx context.Context, from, to uint64, f *Filter, unproven bool) (Batch, int, error) {
+func (n *Node) rangeLogs(ctx context.Context, from, to uint64, f *Filter) (Batch, int, error) {
 	b := Batch{From: from, To: to, Filter: f}
 	heads := []*rpc.Call{rpc.ByNumber(to)}
 	if from != to {
@@ -193,7 +172,7 @@ func (n *Node) rangeLogs(ctx context.Context, from, to uint64, f *Filter, unprov
 
 	asked := n.cfg.Now()
 	a, err := n.logs(ctx, query{where: blockRange(from, to), filter: f, heads: heads, block: from == to,
-		unproven: unproven})
+		answered: n.span.of(f).proven(float64(to - from + 1))})
 	if errors.Is(err, errLacksFirst) {
 		return b, 0, n.lacksFirst(ctx, from, to)
 	}
@@ -275,14 +254,11 @@ func (n *Node) readBlock(ctx context.Context, h rpc.Header, q query) (a logsAnsw
 	}
 
 	asked := n.cfg.Now()
-	q.where, q.block = n.where(h), true
+	q.where, q.block, q.answered = n.where(h), true, n.blocks.Load()
 	if a, err = n.logs(ctx, q); err != nil {
 		_, said := errors.AsType[*logsRefused](err)
-		switch {
-		case said && strings.Contains(strings.ToLower(err.Error()), "blockhash"):
+		if said && strings.Contains(strings.ToLower(err.Error()), "blockhash") {
 			n.byNumber.note()
-		case said && rpc.Vague(err) && n.blocks.Load(): // it has given such logs
-			n.busy(ctx, err, asked, true)
 		}
 
 		return a, err
@@ -412,14 +388,13 @@ func (n *Node) Lacks(ctx context.Context, block, far uint64, err error) error {
 
 // query is one reading.
 type query struct {
-	where  string // the blocks
-	filter *Filter
-	keep   func(*types.Log) bool // which of the logs; nil: all
-	heads  []*rpc.Call           // headers that are asked for in every batch
-	block  bool                  // one block, which cannot be asked for in parts
-	// as many blocks were not answered before
-	unproven bool
-	large    bool // it may have blockAnswer bytes; logs that have one part in 16 of that are left out
+	where    string // the blocks
+	filter   *Filter
+	keep     func(*types.Log) bool // which of the logs; nil: all
+	heads    []*rpc.Call           // headers that are asked for in every batch
+	block    bool                  // one block, which cannot be asked for in parts
+	answered bool                  // as many blocks were answered before
+	large    bool                  // it may have blockAnswer bytes; logs that have one part in 16 of that are left out
 }
 
 // logsAnswer is the answer to one reading, of all parts of a filter.
@@ -441,6 +416,7 @@ func (n *Node) logs(ctx context.Context, q query) (logsAnswer, error) {
 
 	for {
 		chunk := int(n.addresses.allowed())
+		named := min(chunk, len(q.filter.Addresses))
 		a, err := n.parts(ctx, q, q.filter.parts(chunk))
 		switch kind := rpc.Classify(err); {
 		case kind == rpc.AddressRequired && q.filter.Addresses == nil:
@@ -457,7 +433,8 @@ func (n *Node) logs(ctx context.Context, q query) (logsAnswer, error) {
 		case errors.Is(err, rpc.ErrTooLarge) && q.block && q.filter.Addresses == nil:
 			return a, fmt.Errorf("the logs of one block: %w: set LOG_FILTER=addresses, which asks for those of escrows only",
 				err)
-		case kind == rpc.TooManyAddresses && n.tooMany(min(chunk, len(q.filter.Addresses))):
+		case kind == rpc.TooManyAddresses && named > 1:
+			n.addresses.refused(float64(named), 0)
 			continue
 		}
 
@@ -493,7 +470,7 @@ func (n *Node) parts(ctx context.Context, q query, parts []string) (logsAnswer, 
 			calls = append(calls, &rpc.Call{Method: head.Method, Params: head.Params})
 		}
 
-		if err := n.sendRange(ctx, limit, q.unproven, calls); err != nil {
+		if err := n.sendLogs(ctx, bounds{limit: limit, answered: q.answered, block: q.block}, calls); err != nil {
 			if _, said := errors.AsType[*rpc.Error](err); said {
 				err = &logsRefused{err}
 			}

@@ -87,7 +87,7 @@ func (n *Node) ReadProved(ctx context.Context, headers []rpc.Header, f *Filter) 
 			Encode: true}
 	}
 
-	if n.sendLogs(ctx, n.cfg.MaxBytes, receipts) != nil {
+	if n.sendLogs(ctx, bounds{limit: n.cfg.MaxBytes, answered: n.receipts.Load()}, receipts) != nil {
 		return nil, 0
 	}
 
@@ -111,7 +111,7 @@ func (n *Node) ReadProved(ctx context.Context, headers []rpc.Header, f *Filter) 
 		}
 	}
 
-	if len(open) == 0 || n.sendLogs(ctx, n.cfg.MaxBytes, bodies) != nil {
+	if len(open) == 0 || n.sendLogs(ctx, bounds{limit: n.cfg.MaxBytes}, bodies) != nil {
 		return proved, size
 	}
 
@@ -131,7 +131,6 @@ func (n *Node) together(ctx context.Context, h rpc.Header, q *rpc.Call) error {
 		return errNoReceipts
 	}
 
-	asked := n.cfg.Now()
 	err := n.readReceipts(ctx, h, q)
 	if err == nil {
 		n.receipts.Store(true)
@@ -139,13 +138,8 @@ func (n *Node) together(ctx context.Context, h rpc.Header, q *rpc.Call) error {
 	}
 
 	given := n.receipts.Load()
-	_, said := errors.AsType[*rpc.Error](err)
-	if given && said && rpc.Vague(err) {
-		n.busy(ctx, err, asked, true)
-	}
-
 	if refuses(err, given) {
-		if !given && said {
+		if _, said := errors.AsType[*rpc.Error](err); said && !given {
 			n.noReceipts.note()
 		}
 
@@ -276,7 +270,7 @@ func (n *Node) raw(ctx context.Context, body *rpc.Call) error {
 		}
 	}
 
-	if err := n.sendLogs(ctx, n.cfg.MaxBytes, calls); err != nil && rpc.Classify(err) != rpc.Unsupported {
+	if err := n.sendLogs(ctx, bounds{limit: n.cfg.MaxBytes}, calls); err != nil && rpc.Classify(err) != rpc.Unsupported {
 		return err
 	}
 
@@ -319,7 +313,7 @@ func (n *Node) oneByOne(ctx context.Context, h rpc.Header, q *rpc.Call) error {
 		calls[i] = &rpc.Call{Method: rpc.GetReceipt, Params: `["` + tx.Hex() + `"]`, Keep: q.Keep, Encode: true}
 	}
 
-	if err := n.sendLogs(ctx, n.cfg.MaxBytes, calls); err != nil {
+	if err := n.sendLogs(ctx, bounds{limit: n.cfg.MaxBytes}, calls); err != nil {
 		return err
 	}
 
@@ -358,7 +352,8 @@ func (n *Node) readReceipts(ctx context.Context, h rpc.Header, q *rpc.Call) erro
 
 // large asks for what a block has. Of answers that are larger than others may be, one is read at a time.
 func (n *Node) large(ctx context.Context, q *rpc.Call) error {
-	err := n.sendLogs(ctx, n.cfg.MaxBytes, []*rpc.Call{q})
+	b := bounds{limit: n.cfg.MaxBytes, answered: q.Method == rpc.GetReceipts && n.receipts.Load()}
+	err := n.sendLogs(ctx, b, []*rpc.Call{q})
 	if err = cmp.Or(err, q.Err); !errors.Is(err, rpc.ErrTooLarge) {
 		return err
 	}
@@ -370,8 +365,8 @@ func (n *Node) large(ctx context.Context, q *rpc.Call) error {
 		return context.Cause(ctx)
 	}
 
-	q.PassLong = true
-	err = n.sendLogs(ctx, blockAnswer, []*rpc.Call{q})
+	q.PassLong, b.limit = true, blockAnswer
+	err = n.sendLogs(ctx, b, []*rpc.Call{q})
 
 	return cmp.Or(err, q.Err)
 }
