@@ -14,8 +14,7 @@ import (
 )
 
 // Blocks above finality are read one by one, however large: what is in flight, and what is remembered
-// of them for other readers, is bounded in bytes. The container has 512 MiB. Logs that are not wanted,
-// which are read to prove that there are no others, are not held at all.
+// of them for other readers, is bounded in bytes. The container has 512 MiB.
 func TestLargeBlocks(t *testing.T) {
 	for name, test := range map[string]struct {
 		blocks, logs uint64
