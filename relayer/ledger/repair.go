@@ -67,7 +67,7 @@ func repair(ctx context.Context, t *transaction, epoch int64, v Verifiable, veri
 		found = append(found, Finding{Kind: ExtraEvent, Block: verified, Events: len(invented)})
 	}
 
-	if err := readOthers(ctx, t, append(invented, escrowsOf(wrong)...)); err != nil {
+	if err := takeOthers(ctx, t, append(invented, escrowsOf(wrong)...), wrong); err != nil {
 		return err
 	}
 
@@ -119,21 +119,49 @@ func forget(ctx context.Context, t *transaction, verified int64) (escrows [][]by
 	return escrows, err
 }
 
-// readOthers has the second reading store what else has announced some escrows that are not registered any more: it was
-// stored as announced again, and is neither registered nor published.
-func readOthers(ctx context.Context, t *transaction, escrows [][]byte) error {
-	if _, err := t.Exec(ctx, `
-		with others as (
-			delete from events p where p.chain_id = $1 and p.escrow = any($2) and p.type = 1 and not p.told and not exists (
-				select from escrows e where e.chain_id = p.chain_id and e.address = p.escrow and e.status <> 4)
-			returning p.block_number)
-		update leadership set verified_block = least(verified_block, (select min(block_number) - 1 from others))
-		where chain_id = $1`, t.cfg.ChainID, escrows); err != nil {
-		return fmt.Errorf("read other announcements of %d escrows again: %w", len(escrows), err)
+// takeOthers takes back, with wrong events, what consumers cannot keep without them: all events of escrows that are not
+// registered any more, and those under the id of a wrong one, which is never published again. What the chain has of it
+// comes back by the second reading: another announcement, and behind that what its escrow emitted; the same event under
+// its next id.
+func takeOthers(ctx context.Context, t *transaction, escrows [][]byte, wrong []contract.Event) error {
+	if len(escrows) == 0 {
+		return nil
+	}
+
+	defer patience(t.Conn().PgConn().Conn(), rollbackTimeout)()
+	if err := unhurried(ctx, t); err != nil {
+		return err
+	}
+
+	for len(escrows) > 0 {
+		rows, _ := t.Query(ctx, others, t.cfg.ChainID, escrows, column.Of(wrong, txOf))
+		var err error
+		if wrong, err = pgx.CollectRows(rows, scanEvent); err != nil {
+			return fmt.Errorf("look for what else is wrong of %d escrows: %w", len(escrows), err)
+		}
+
+		if escrows = escrowsOf(wrong); len(wrong) > 0 {
+			if err := mend(ctx, t, nil, wrong); err != nil {
+				return err
+			}
+		}
 	}
 
 	return nil
 }
+
+const others = `
+	with others as (
+		select p.*, p.type = 1 as again from events p where p.chain_id = $1 and p.escrow = any($2) and not exists (
+			select from escrows e where e.chain_id = p.chain_id and e.address = p.escrow and e.status <> 4)
+		union
+		select p.*, true from events p where p.chain_id = $1 and p.tx_hash = any($3) and exists (
+			select from orphaned_events o where o.chain_id = p.chain_id and o.tx_hash = p.tx_hash and o.log_index = p.log_index
+				and o.occurrence = p.occurrence and o.state >= 2)),
+	back as (
+		update leadership set verified_block = least(verified_block, (select min(block_number) - 1 from others where again))
+		where chain_id = $1)
+	select ` + eventColumns + ` from others p`
 
 // supply stores missing events, in an order in which each EscrowDeployed comes first, registers the escrows that they
 // deploy, and requests their publication. It returns those that changed something.

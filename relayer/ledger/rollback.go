@@ -100,8 +100,7 @@ func lockAll(ctx context.Context, t *transaction) error {
 		return err
 	}
 
-	if _, err := t.Exec(ctx, `select set_config('statement_timeout', $1, true)`,
-		strconv.FormatInt(rollbackTimeout.Milliseconds(), 10)); err != nil {
+	if err := unhurried(ctx, t); err != nil {
 		return err
 	}
 
@@ -115,6 +114,14 @@ func lockAll(ctx context.Context, t *transaction) error {
 	}
 
 	return nil
+}
+
+// unhurried sets the transaction's timeout to rollbackTimeout.
+func unhurried(ctx context.Context, t *transaction) error {
+	_, err := t.Exec(ctx, `select set_config('statement_timeout', $1, true)`,
+		strconv.FormatInt(rollbackTimeout.Milliseconds(), 10))
+
+	return err
 }
 
 // ErrPruned means that a rollback would have to retract events that RETENTION has removed.
