@@ -48,9 +48,7 @@ var Breakages = []Breakage{
 	{
 		Name: "waits-for-all", What: "waits for what every endpoint says of a transaction",
 		Says: "the sender waits", file: "relayer/chain/call.go",
-		old: "\t\tgo func() {\n\t\t\tq := &rpc.Call{Method: \"eth_sendRawTransaction\"",
-		new: "\t\tvar wg sync.WaitGroup\n\t\twg.Add(1)\n\t\tdefer wg.Wait()\n\t\tgo func() {\n\t\t\tdefer wg.Done()\n" +
-			"\t\t\tq := &rpc.Call{Method: \"eth_sendRawTransaction\"",
+		old: "\ts.mu.Unlock()\n\n\tvar errs", new: "\ts.mu.Unlock()\n\ts.offers.Wait()\n\tvar errs",
 	},
 	{
 		Name: "early-answer", What: "answers before finality",

@@ -2,6 +2,7 @@ package testchain
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -126,10 +127,40 @@ func (g *Geth) await(ctx context.Context, block uint64) error {
 	return nil
 }
 
+// noticed reports whether the pool has taken the newest block in: until then it has that block's transactions, and they
+// would be in the block that replaces it.
+func (g *Geth) noticed(ctx context.Context) (bool, error) {
+	var pool struct {
+		Pending map[common.Address]map[string]json.RawMessage // by nonce
+	}
+	if err := g.client.CallContext(ctx, &pool, "txpool_content"); err != nil {
+		return false, err
+	}
+
+	for account, pending := range pool.Pending {
+		var next hexutil.Uint64
+		if err := g.client.CallContext(ctx, &next, "eth_getTransactionCount", account, "latest"); err != nil {
+			return false, err
+		}
+
+		for nonce := range pending {
+			if n, err := strconv.ParseUint(nonce, 10, 64); err != nil || n < uint64(next) {
+				return false, err
+			}
+		}
+	}
+
+	return true, nil
+}
+
 // Reorg is Node's, by debug_setHead: geth forgets the blocks at once, and so there are no removed logs.
 func (g *Geth) Reorg(ctx context.Context, depth int, fate Fate) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if err := g.poll(ctx, func() (bool, error) { return g.noticed(ctx) }); err != nil {
+		return fmt.Errorf("wait for the pool: %w", err)
+	}
+
 	raw, err := rawTransactions(ctx, g.client, depth)
 	if err != nil {
 		return err
