@@ -101,8 +101,9 @@ func (c *claims) settle(ctx context.Context, batch *chain.Batch) (unnamed []comm
 	}
 
 	for n := range numbers {
-		if !slices.EqualFunc(mine[n], theirs[n], chain.SameLog) {
-			if err := c.prove(ctx, batch, n); err != nil {
+		if !slices.EqualFunc(mine[n], theirs[n], same) {
+			err := c.prove(ctx, batch, n)
+			if err != nil && (!undecided(err) || !slices.EqualFunc(mine[n], theirs[n], chain.SameLog)) {
 				return nil, fmt.Errorf("two endpoints differ on block %d: %w", n, err)
 			}
 		}
@@ -120,6 +121,15 @@ func (c *claims) settle(ctx context.Context, batch *chain.Batch) (unnamed []comm
 	}
 
 	return unnamed, err
+}
+
+// same reports whether two logs are the same, and of the same time. Nodes say that beside the logs of a range, where no
+// header vouches for it: who is wrong about it alone is no liar, and where nothing proves it, it stays as it is.
+func same(a, b types.Log) bool { return chain.SameLog(a, b) && a.BlockTimestamp == b.BlockTimestamp }
+
+// undecided reports whether an error means that a block cannot be proved.
+func undecided(err error) bool {
+	return errors.Is(err, chain.ErrUnproved) || errors.Is(err, chain.ErrNoHistory)
 }
 
 // compare returns how a batch differs from what is stored, after the blocks in which it does were proved, as
@@ -143,12 +153,10 @@ func (c *claims) compare(ctx context.Context, batch *chain.Batch) ([]Difference,
 				continue
 			}
 
-			switch err := c.prove(ctx, batch, n); {
-			case err == nil:
-				fresh++
-			case errors.Is(err, chain.ErrUnproved) || errors.Is(err, chain.ErrNoHistory):
+			fresh++
+			if err := c.prove(ctx, batch, n); undecided(err) {
 				c.proved[n] = chain.Header{Hash: found[i].event().BlockHash} // it stays as two endpoints say
-			default:
+			} else if err != nil {
 				return nil, err
 			}
 		}

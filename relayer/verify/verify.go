@@ -508,11 +508,7 @@ func (c *claims) differences(ctx context.Context, batch *chain.Batch, events []c
 		hashes[n] = h.Hash
 	}
 
-	found := differences(events, c.asked(stored), ours, hashes)
-	// An event of a layout that the ABI lacks is in no reading.
-	found = slices.DeleteFunc(found, func(d Difference) bool {
-		return d.Chain.Name == "" && !v.cfg.ABI.Knows(&d.Stored)
-	})
+	found := slices.DeleteFunc(differences(events, c.asked(stored), ours, hashes), c.unknowable)
 	for i := range found {
 		if d := &found[i]; d.Kind == Extra && c.proved[d.Stored.BlockNumber].Proved {
 			d.Kind, d.Why = Differing, fmt.Sprintf("the receipts of block %s prove that it is not there", d.Stored.BlockHash)
@@ -527,6 +523,16 @@ func (c *claims) differences(ctx context.Context, batch *chain.Batch, events []c
 	}
 
 	return found, v.prune(ctx, found)
+}
+
+// unknowable reports whether nothing tells that a difference is one: an event of a layout that the ABI lacks is in no
+// reading, and the time of a block that cannot be proved is one node's word.
+func (c *claims) unknowable(d Difference) bool {
+	h, tried := c.proved[d.event().BlockNumber]
+	timed := d.Stored
+	timed.BlockTime = d.Chain.BlockTime
+
+	return d.Chain.Name == "" && !c.v.cfg.ABI.Knows(&d.Stored) || tried && !h.Proved && differ(&d.Chain, &timed) == ""
 }
 
 // undecodable is the difference that a log makes which the ABI does not decode.
@@ -622,6 +628,8 @@ func differ(there, stored *contract.Event) string {
 		return fmt.Sprintf("emitter %s, stored %s", there.Emitter, stored.Emitter)
 	case string(there.Args) != string(stored.Args):
 		return fmt.Sprintf("arguments %s, stored %s", there.Args, stored.Args)
+	case there.BlockTime != stored.BlockTime:
+		return fmt.Sprintf("block time %d, stored %d", there.BlockTime, stored.BlockTime)
 	}
 
 	return ""

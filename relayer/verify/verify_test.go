@@ -31,13 +31,15 @@ import (
 
 const chainID = 1337
 
-// twoNodes is a chain of which one node has all logs and the other leaves out every third.
+// twoNodes is a chain of which one node has all logs; the other leaves out every third, and gives another time of the
+// rest.
 type twoNodes struct {
 	chain     *ethclient.Client
 	logs      []types.Log
 	head      uint64
 	named     bool   // they give logs of named contracts only
 	liarFirst bool   // the first reading is the liar's, the second the honest node's; else the other way round
+	untimely  bool   // the liar has all logs, and gives them another time
 	alone     bool   // the second node is out of use
 	indexed   uint64 // neither has logs below this block
 	withheld  error  // what there is instead of a proof
@@ -132,8 +134,12 @@ func (n *twoNodes) read(from, to uint64, f *chain.Filter, lie bool) iter.Seq2[ch
 		for ; from <= to; from += 5 {
 			b := chain.Batch{From: from, To: min(from+4, to), Filter: f}
 			for i, l := range n.logs {
-				if l.BlockNumber >= b.From && l.BlockNumber <= b.To && f.Matches(&l) && (!lie || i%3 != 0) &&
+				if l.BlockNumber >= b.From && l.BlockNumber <= b.To && f.Matches(&l) && (!lie || n.untimely || i%3 != 0) &&
 					l.BlockNumber >= n.indexed {
+					if lie {
+						l.BlockTimestamp += 3600
+					}
+
 					b.Logs = append(b.Logs, l)
 				}
 			}
@@ -341,28 +347,50 @@ func eitherNodeMayLie(t *testing.T, mode watch.FilterMode, named bool) {
 		owner()
 		f.Publish()
 		f.Verify(int64(d.Block) - 1)
-		const approvals = `select event_id(tx_hash, log_index, occurrence) from events where type = 3 order by block_number, log_index limit 2`
+		const approvals = `select event_id(tx_hash, log_index, occurrence) from events where type = 3 order by block_number, log_index limit 3`
 		ids := f.Column(approvals)
-		// One was read with an argument that the chain does not have, one in a block that is not the chain's any more.
+		// One was read with an argument that the chain does not have, one in a block that is not the chain's any more, and
+		// one with another time than its block's.
 		f.Exec(`update events set args = '{"approver":"nobody"}' where event_id(tx_hash, log_index, occurrence) = $1`, ids[0])
 		f.Exec(`update events set block_hash = sha256(block_hash)
 			where event_id(tx_hash, log_index, occurrence) = $1`, ids[1])
+		f.Exec(`update events set block_time = block_time + 3600 where event_id(tx_hash, log_index, occurrence) = $1`, ids[2])
 		v := New(Config{Source: &twoNodes{chain: c, logs: logs, head: head, named: named}, Filters: filters.Again(),
 			Ledger: led, ABI: abi, Factories: followed,
 			Every: time.Second,
 			Log:   slog.New(slog.NewTextHandler(t.Output(), nil)), Metrics: NewMetrics(prometheus.NewRegistry())})
 		v.waited = mostWaits
 		require.NoError(t, v.once(ctx, 1))
-		require.Equal(t, []string{ids[0] + ":1", ids[1] + ":1"}, f.Column(approvals))
+		require.Equal(t, []string{ids[0] + ":1", ids[1] + ":1", ids[2] + ":1"}, f.Column(approvals))
 		require.ElementsMatch(t, ids, f.Column(`select event_id from processed_events where state = 'orphaned'`))
 		owner()
-		require.Equal(t, []string{ids[0] + ":1 event", ids[1] + ":1 event", ids[0] + " retraction", ids[1] + " retraction"},
+		require.Equal(t, []string{ids[0] + ":1 event", ids[1] + ":1 event", ids[2] + ":1 event", ids[0] + " retraction",
+			ids[1] + " retraction", ids[2] + " retraction"},
 			f.Column(`select event_id || ' ' || kind from outbox_messages order by seq`))
 		f.Verify(int64(d.Block) - 1)
 		require.NoError(t, v.Compare(ctx, int64(d.Block), int64(head), func(_, _ int64, found []Difference) error {
 			require.Empty(t, found)
 			return nil
 		}))
+
+		// A time that one of the nodes still says is found out, whichever that is; where nothing proves the time of a
+		// block, it stays as it was read first.
+		for _, later := range []int{0, 3600} {
+			f.Exec(`update events set block_time = block_time + $1`, later)
+			for _, liarFirst := range []bool{true, false} {
+				for withheld, wrong := range map[error]bool{nil: later > 0, chain.ErrUnproved: false} {
+					v.cfg.Source = &twoNodes{chain: c, logs: logs, head: head, named: named, untimely: true, liarFirst: liarFirst,
+						withheld: withheld}
+					require.NoError(t, v.Compare(ctx, int64(d.Block), int64(head), func(_, _ int64, found []Difference) error {
+						require.Equal(t, wrong, len(found) > 0)
+						return nil
+					}))
+				}
+			}
+		}
+
+		f.Exec(`update events set block_time = block_time - 3600`)
+		v.cfg.Source = &twoNodes{chain: c, logs: logs, head: head, named: named}
 
 		// What the chain has under another block is not missing while another branch is stored: the watches
 		// find that out. Once they have, what is stored of a block that is none of the chain's is retracted.
