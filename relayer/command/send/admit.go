@@ -261,7 +261,8 @@ func (t *triage) known(w *waiting, args *command.CreateArgs) bool {
 
 // tried decides what a simulation decides.
 func (t *triage) tried(w *waiting, c Call, r Simulation) {
-	switch {
+	made := common.BytesToAddress(r.Output)
+	switch elsewhere := w.Kind == command.Create && made != w.Escrow; {
 	case r.Failed != nil:
 		t.hold(w, command.CodeReverts, storable("no node could try it: "+r.Failed.Error(), maxReason))
 		return
@@ -271,13 +272,13 @@ func (t *triage) tried(w *waiting, c Call, r Simulation) {
 	case r.Gas > maxGas:
 		t.reverts(w, &Revert{Reason: fmt.Sprintf("it needs %d gas, and a transaction may have %d", r.Gas, maxGas)}, true)
 		return
-	}
-
-	switch made := common.BytesToAddress(r.Output); {
-	case w.Kind == command.Create && made != w.Escrow && r.AtHead:
+	case elsewhere && len(r.Output) == 0:
+		t.hold(w, command.CodeUnknownEscrow, "the factory is not deployed at the newest final block")
+		return
+	case elsewhere && r.AtHead:
 		t.hold(w, command.CodeWrongEscrow, "the factory would deploy it at "+made.Hex())
 		return
-	case w.Kind == command.Create && made != w.Escrow:
+	case elsewhere:
 		t.refuseAt(w, command.CodeWrongEscrow, "the factory would deploy it at "+made.Hex())
 		return
 	}
@@ -305,11 +306,13 @@ func (t *triage) tried(w *waiting, c Call, r Simulation) {
 }
 
 // reverts decides on a command with a call that fails. A keeper's ends at once, for the pause of selectDue: its answer
-// is of use to no requester, and a payee that refuses ether must hold neither the escrow nor the keeper's budget.
+// is of use to no requester, and a payee that refuses ether must hold neither the escrow nor the keeper's budget. It
+// waits where the account cannot pay: at the head a node tries it for its price, and says that in words of its own.
 func (t *triage) reverts(w *waiting, r *Revert, atHead bool) {
 	reason := storable(r.Reason, maxReason)
+	poor := atHead && t.funds.Cmp(t.fees.first().worst(gasLimit(command.Release, 64_000))) < 0 // about its estimate
 	switch {
-	case w.Requester == KeeperName:
+	case w.Requester == KeeperName && !poor:
 		t.refuse(w, command.CodeReverts, reason)
 	case r.Unauthorised && !atHead:
 		t.refuseAt(w, command.CodeUnauthorised, reason)

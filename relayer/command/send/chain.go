@@ -63,6 +63,7 @@ type Look struct {
 	Latest    uint64 // nonce after the newest block
 	Pending   uint64 // nonce after what waits in the pool; 0 where the nodes do not tell, as some never do
 	Silent    bool   // everyone was asked, and a node did not answer
+	Agreed    bool   // everyone was asked, and each node told the nonce after the target
 	Final     uint64 // nonce after the target; 0 if Stateless
 	Stateless bool   // no node has the state after the target any more
 	Balance   *big.Int

@@ -1,6 +1,7 @@
 package send_test
 
 import (
+	"math"
 	"testing"
 	"time"
 
@@ -91,24 +92,41 @@ func TestANonceIsUsedWithoutATransaction(t *testing.T) {
 	}
 }
 
-// C4: that a nonce is used without a transaction is no answer while one endpoint says that it is not used.
-func TestOneEndpointUsesNoNonce(t *testing.T) {
-	t.Parallel()
-	w, node := newFaultyWorld(t, true)
-	deaf := &deafChain{Nodes: w.nodes}
-	w.start(func(c *send.Config) { c.Chain = deaf })
-	id := w.accept(w.command(command.Approve, w.escrow(1, 0), nil))
-	w.await(id, true, command.Sent)
-	lie := node.Inject(faults.Fault{Mode: faults.Rewritten, Rewrite: func(method, result string) string {
+// counts has a node say the same nonce of every account, after every block.
+func counts(node *faults.Node, nonce string) *faults.Injected {
+	return node.Inject(faults.Fault{Mode: faults.Rewritten, Rewrite: func(method, result string) string {
 		if method == "eth_getTransactionCount" {
-			return `"0x1"`
+			return nonce
 		}
 
 		return result
 	}})
-	require.Eventually(t, func() bool { w.mineAhead(); return lie.Hits() > 100 }, patience, 20*time.Millisecond)
-	require.Equal(t, command.Sent, w.answer(id).State)
-	lie.Remove()
-	deaf.hears.Store(true)
-	w.await(id, true, command.Done)
+}
+
+// C4: that a nonce is used without a transaction is no answer while one endpoint says that it is not used, or cannot
+// tell.
+func TestOneEndpointUsesNoNonce(t *testing.T) {
+	t.Parallel()
+	for name, forgets := range map[string]bool{"beside a whole one": false, "beside one without old states": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, startSim(t))
+			honest, _ := w.faulty()
+			if forgets {
+				honest.Inject(faults.Fault{Mode: faults.Stateless, N: math.MaxInt64})
+			}
+
+			node, source := w.faulty(honest.HTTP())
+			deaf := &deafChain{Nodes: send.NewNodes(source)}
+			w.start(func(c *send.Config) { c.Chain = deaf })
+			id := w.accept(w.command(command.Approve, w.escrow(1, 0), nil))
+			w.await(id, true, command.Sent)
+			lie := counts(node, `"0x1"`)
+			require.Eventually(t, func() bool { w.mineAhead(); return lie.Hits() > 100 }, patience, 20*time.Millisecond)
+			require.Equal(t, command.Sent, w.answer(id).State)
+			lie.Remove()
+			deaf.hears.Store(true)
+			w.await(id, true, command.Done)
+		})
+	}
 }

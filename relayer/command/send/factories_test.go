@@ -81,6 +81,32 @@ func TestCommandsOfEveryFactory(t *testing.T) {
 	approve(held.Escrow, second.Factory)
 }
 
+// C4: a factory that the newest final block does not have yet refuses nothing: a call to it succeeds and says nothing.
+func TestAFactoryThatIsNotFinal(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, startSim(t))
+	w.escrow(1, 0)
+	w.stopLedger()
+	second, err := testchain.Deploy(t.Context(), w.node)
+	require.NoError(t, err)
+	w.mine(confirmations)
+	require.NoError(t, pgx.BeginFunc(t.Context(), w.db, func(tx pgx.Tx) error {
+		return registry.AddFactories(t.Context(), tx, w.node.ChainID().Int64(),
+			[]registry.Factory{{Address: second.Factory, Start: int64(second.Block)}})
+	}))
+	args := &command.CreateArgs{Payee: w.wallet0(), ReleaseDelay: big.NewInt(100), ApprovalsRequired: 1,
+		Amount: big.NewInt(7), Arbiter: w.sender.Address}
+	c := w.command(command.Create, w.createAddressOf(second.Factory, args), func(c *command.Command) {
+		c.Factory, c.Args = second.Factory, args
+	})
+	require.Eventually(t, func() bool { return w.take(c)[0].Answer.Code != command.CodeForeign }, patience,
+		10*time.Millisecond)
+	w.start(nil)
+	w.awaitHeld(c.ID(), command.CodeUnknownEscrow)
+	w.watch()
+	w.await(c.ID(), true, command.Done)
+}
+
 // retire retires a factory, or fails with want.
 func (w *world) retire(factory common.Address, want error) {
 	w.t.Helper()

@@ -247,11 +247,12 @@ func (n *Nodes) everyNonce(ctx context.Context, account common.Address, target u
 		return err
 	}
 
+	look.Agreed = true
 	for i, answers := range said {
 		for _, a := range answers {
 			var said quantity
 			if a.Err != nil || json.Unmarshal(a.Result, &said) != nil {
-				look.Silent = look.Silent || i == 0
+				look.Silent, look.Agreed = look.Silent || i == 0, look.Agreed && i != 2
 				continue
 			}
 

@@ -111,7 +111,8 @@ func (r *round) wantsLook() bool {
 
 // look looks at everything.
 func (r *round) look(ctx context.Context) error {
-	everyone := !r.looked.Ready || r.account.NextNonce == nil || r.account.State == "halted" || len(r.missing) > 0
+	everyone := !r.looked.Ready || r.account.NextNonce == nil || r.account.State == "halted" || len(r.missing) > 0 ||
+		r.seen.Final < r.account.WaitFinal
 	target := r.account.target()
 	look, err := r.cfg.Chain.Look(ctx, r.address, target.Number, everyone)
 	if err != nil {
@@ -157,10 +158,9 @@ func (r *round) checkForeign(ctx context.Context, look Look, target Block) error
 		return nil
 	case seen > next && look.Final > next:
 		found, err := r.cfg.Chain.Find(ctx, r.address, next, account.Checked, target)
-		switch {
-		case err != nil:
-			return err
-		case found != nil && found.Hash != (common.Hash{}):
+		if err != nil { // it halts without a name, what is under way is answered, and the next look searches again
+			r.fails(ctx, err)
+		} else if found != nil && found.Hash != (common.Hash{}) {
 			return r.halt(ctx, next, found)
 		}
 	case seen <= next && account.State == "halted" && !look.Silent:
@@ -239,7 +239,7 @@ func (r *round) settle(ctx context.Context, look Look) error {
 		case found == nil, slices.Contains(f.hashes(), found.Hash): // its receipt will come
 			continue
 		case found.Hash == (common.Hash{}):
-			if look.Silent || look.Stateless {
+			if !look.Agreed {
 				continue
 			}
 

@@ -75,6 +75,22 @@ func TestNonceTooHigh(t *testing.T) {
 	require.Equal(t, map[uint64]string{1: send.FindingForeign}, found)
 }
 
+// C1: a nonce that one endpoint has invented is given to no command while another one does not know it: what a command
+// has is not taken back, and nobody could fill the gap.
+func TestAnInventedNonceIsNotGiven(t *testing.T) {
+	t.Parallel()
+	w, node := newFaultyWorld(t, true)
+	lie := counts(node, `"0x64"`)
+	escrow := w.escrow(1, 0)
+	w.start(nil)
+	id := w.accept(w.command(command.Approve, escrow, nil))
+	require.Eventually(t, func() bool { w.mineAhead(); return lie.Hits() > 100 }, patience, 20*time.Millisecond)
+	require.Equal(t, 0, w.int(`select count(*) from commands where nonce is not null`))
+	lie.Remove()
+	require.NoError(t, w.adopt(t.Context()))
+	w.await(id, true, command.Done)
+}
+
 // C1: a nonce that a command has is not given to another one, though no endpoint knows it.
 func TestNonceOfACommandIsNotAdopted(t *testing.T) {
 	t.Parallel()

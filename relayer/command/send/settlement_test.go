@@ -2,8 +2,10 @@ package send_test
 
 import (
 	"context"
+	"errors"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/stretchr/testify/require"
@@ -132,4 +134,30 @@ func TestAHaltEndsByItself(t *testing.T) {
 	chain.dreams.Store(false)
 	w.await(w.accept(w.command(command.Approve, w.escrow(1, 0), nil)), true, command.Done)
 	w.awaitState("active")
+}
+
+// blindChain has nodes that show no block with its transactions.
+type blindChain struct{ *send.Nodes }
+
+func (blindChain) Find(context.Context, common.Address, uint64, uint64, send.Block) (*send.Transaction, error) {
+	return nil, errors.New("no node shows blocks with their transactions")
+}
+
+// Where a stranger's transaction cannot be found the sender halts without its name, and what is under way is answered.
+func TestAStrangerThatCannotBeFound(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, startSim(t))
+	stop := w.start(nil)
+	id := w.accept(w.command(command.Approve, w.escrow(1, 0), nil))
+	w.awaitBroadcast(id)
+	stop()
+	w.mine(1)
+	w.use()
+	w.mine(confirmations + 1)
+	require.Eventually(t, func() bool {
+		return w.int(`select next_block from leadership`) == w.head()-confirmations+1
+	}, patience, 10*time.Millisecond)
+	w.start(func(c *send.Config) { c.Chain = blindChain{w.nodes} })
+	w.await(id, false, command.Done)
+	w.awaitState("halted")
 }

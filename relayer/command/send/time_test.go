@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/common/hexutil"
 	"github.com/ethereum/go-ethereum/core/types"
 	"github.com/stretchr/testify/require"
 
@@ -147,6 +148,53 @@ func TestKeeperGivesUpWhatCannotSucceed(t *testing.T) {
 	require.LessOrEqual(t, w.int(`select count(*) from commands where requester = 'keeper'`), 3,
 		"as many as the day's fees allow at once, and then their payee is left alone")
 	require.Len(t, w.sent(), 1)
+}
+
+// An account that cannot pay is no fault of a payee: the release is made when there is money again.
+func TestKeeperWithoutMoney(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, startSim(t))
+	escrow := w.escrow(1, 100)
+	_, err := w.wallet.Transact(t.Context(), w.node, 0,
+		testchain.Call{To: &escrow, Data: contracts.NewEscrow().PackApprove()})
+	require.NoError(t, err)
+	require.NoError(t, w.node.(*testchain.Sim).AdvanceTime(t.Context(), 200*time.Second))
+	w.mine(confirmations)
+	w.verified(1000)
+	w.empty()
+	require.Eventually(t, func() bool {
+		return w.int(`select next_block from leadership`) == w.head()-confirmations+1
+	}, patience, 10*time.Millisecond)
+	w.start(func(c *send.Config) {
+		c.Keeper = &send.Keeper{MinAmount: big.NewInt(1), MaxFee: big.NewInt(1e16), DayFees: big.NewInt(1e17),
+			Every: 10 * time.Millisecond}
+	})
+	require.Eventually(t, func() bool { // without new blocks: those that are empty lower the base fee
+		return w.int(`select count(*) from commands where requester = 'keeper' and code = 'would_revert'`) == 1
+	}, patience, 50*time.Millisecond)
+	_, err = w.wallet.Transact(t.Context(), w.node, 0, testchain.Call{To: &w.sender.Address, Value: big.NewInt(1e18)})
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		w.mineAhead()
+		return w.int(`select count(*) from commands where requester = 'keeper' and state = 'done'`) == 1
+	}, patience, 50*time.Millisecond)
+}
+
+// empty takes nearly all that the sender's account has.
+func (w *world) empty() {
+	w.t.Helper()
+	var balance hexutil.Big
+	require.NoError(w.t, w.rpc.CallContext(w.t.Context(), &balance, "eth_getBalance", w.sender.Address, "latest"))
+	const gas, fee = 21000, 3e9
+	tx, err := types.SignNewTx(w.sender.Key, types.LatestSignerForChainID(w.node.ChainID()), &types.DynamicFeeTx{
+		ChainID: w.node.ChainID(), GasTipCap: big.NewInt(1e9), GasFeeCap: big.NewInt(fee), Gas: gas, To: &common.Address{1},
+		Value: new(big.Int).Sub(balance.ToInt(), big.NewInt(gas*fee)),
+	})
+	require.NoError(w.t, err)
+	raw, err := tx.MarshalBinary()
+	require.NoError(w.t, err)
+	require.NoError(w.t, w.rpc.CallContext(w.t.Context(), nil, "eth_sendRawTransaction", hexutil.Bytes(raw)))
+	w.mine(confirmations + 1)
 }
 
 // What nodes have been seen to do, each alone: a command is sent and answered all the same.
