@@ -78,10 +78,10 @@ const areFar = `
 		and (select owner from slot_ownership s where s.chain_id = $1 and s.slot = l.slot) = $3 and ` + registry.Open + `)`
 
 // Far returns at most limit late escrows in slots of this instance that the cursor has passed, at a position, with a
-// catch-up that continues below a block, the furthest behind first.
-func (l *Ledger) Far(ctx context.Context, at Position, below int64, limit int) ([]registry.Late, error) {
+// catch-up that continues at the block from or later and below another, the furthest behind first.
+func (l *Ledger) Far(ctx context.Context, at Position, from, below int64, limit int) ([]registry.Late, error) {
 	return registry.ListLate(ctx, l.cfg.DB, l.cfg.ChainID, l.cfg.InstanceID,
-		registry.Range{From: math.MinInt64 + 1, Before: below, Cursor: at.Next}, limit)
+		registry.Range{From: from, Before: below, Cursor: at.Next}, limit)
 }
 
 // Blocks returns remembered blocks below a number, the highest first; at most limit.

@@ -32,6 +32,7 @@ type far struct {
 	turns   chan turn
 	ended   chan error // gets the outcome of the pass, once
 	late    int        // escrows that it began with
+	above   int64      // block from which the upper half of them continue
 	waiting *turn
 }
 
@@ -51,13 +52,19 @@ func (w *admission) startFar(ctx context.Context) error {
 		return nil
 	}
 
-	late, err := w.cfg.Ledger.Far(ctx, w.at, w.edge(), farAtOnce)
+	late, err := w.cfg.Ledger.Far(ctx, w.at, w.skip, w.edge(), farAtOnce)
+	if err == nil && len(late) == 0 && w.skip > 0 {
+		w.skip = 0
+		late, err = w.cfg.Ledger.Far(ctx, w.at, w.skip, w.edge(), farAtOnce)
+	}
+
 	if err != nil || len(late) == 0 {
 		return err
 	}
 
 	ctx, cancel := context.WithCancel(chain.Later(ctx))
-	f := &far{cancel: cancel, turns: make(chan turn), ended: make(chan error, 1), late: len(late)}
+	f := &far{cancel: cancel, turns: make(chan turn), ended: make(chan error, 1), late: len(late),
+		above: max(late[len(late)/2].Next(), late[0].Next()+1)}
 	c := &catching{admission: w, at: w.at, to: w.at.Next - 1, late: late, leaves: true, store: f.store, far: true}
 	go func() { // endFar waits for it
 		err := f.run(ctx, c)
@@ -160,6 +167,10 @@ func (w *admission) giveTurn(ctx context.Context) error {
 // farEnded handles the end of a pass.
 func (w *admission) farEnded(ctx context.Context, err error) {
 	w.aside.cancel()
+	if w.skip = 0; err != nil {
+		w.skip = w.aside.above
+	}
+
 	w.aside = nil
 	w.report(0)
 	w.told = true // look again

@@ -3,13 +3,18 @@ package watch_test
 import (
 	"context"
 	"iter"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/core/types"
 	"github.com/stretchr/testify/require"
 
 	"github.com/fusion-prime/escrow-relayer/internal/testchain"
+	"github.com/fusion-prime/escrow-relayer/partition"
+	"github.com/fusion-prime/escrow-relayer/registry"
 	"github.com/fusion-prime/escrow-relayer/relayer/chain"
 	"github.com/fusion-prime/escrow-relayer/relayer/watch"
 )
@@ -92,4 +97,86 @@ func TestPastDelaysNobody(t *testing.T) {
 			require.Empty(t, w.Column(`select kind from findings`))
 		})
 	}
+}
+
+// pruned is a chain that gives nothing of named contracts up to a block.
+type pruned struct {
+	watch.Source
+
+	to uint64
+}
+
+func (p pruned) Read(ctx context.Context, from, to uint64, f *chain.Filter) iter.Seq2[chain.Batch, error] {
+	if len(f.Addresses) > 0 && from <= p.to {
+		return func(yield func(chain.Batch, error) bool) { yield(chain.Batch{}, chain.ErrNoHistory) }
+	}
+
+	return p.Source.Read(ctx, from, to, f)
+}
+
+// A far escrow whose past no node has holds up no other far one.
+func TestAFarEscrowThatCannotBeReadHoldsUpNoOther(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	w.near = 5
+	second, err := testchain.Deploy(t.Context(), w.sim)
+	require.NoError(t, err)
+	w.createOf(second, 2)
+	w.mine(1)
+	lost := w.head()
+	w.createOf(second, 1)
+	w.mine(40 + confirmations)
+	truth, err := testchain.ReadTruth(t.Context(), w.sim.HTTP(), 0, w.head(), second.Factory)
+	require.NoError(t, err)
+	w.chain, w.leads = pruned{w.src, lost}, w.src
+	w.run(watch.FilterTopics, true)
+	w.passed()
+	w.follow(second)
+	w.mine(1)
+	require.Eventually(t, func() bool { return len(w.out.of(truth.Escrows[2])) > 0 }, time.Minute, 5*time.Millisecond)
+	require.Empty(t, w.out.of(truth.Escrows[0]))
+}
+
+// hiding is a chain whose node hides what factories deploy, unless contracts are named.
+type hiding struct {
+	watch.Source
+
+	factory common.Address
+}
+
+func (h hiding) Read(ctx context.Context, from, to uint64, f *chain.Filter) iter.Seq2[chain.Batch, error] {
+	return func(yield func(chain.Batch, error) bool) {
+		for b, err := range h.Source.Read(ctx, from, to, f) {
+			if f.Addresses == nil {
+				b.Logs = slices.DeleteFunc(slices.Clone(b.Logs), func(l types.Log) bool { return l.Address == h.factory })
+			}
+
+			if !yield(b, err) {
+				return
+			}
+		}
+	}
+}
+
+// An escrow that a past has registered above the cursor of its owner, whose node then hides its deployment, is late
+// without anybody's hint.
+func TestWhatIsRegisteredAboveTheCursorBecomesLate(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	w.mine(confirmations + 1)
+	w.chain = hiding{w.src, w.d.Factory}
+	w.run(watch.FilterTopics, false)
+	w.passed()
+	w.create(1)
+	w.mine(1)
+	truth, err := testchain.ReadTruth(t.Context(), w.sim.HTTP(), 0, w.head(), w.d.Factory)
+	require.NoError(t, err)
+	e := truth.Events[truth.Escrows[0]][1]
+	_, err = registry.Record(t.Context(), w.DB, chainID, registry.Past, []registry.Discovery{{Address: e.Escrow,
+		Factory: w.d.Factory, Slot: partition.Slot(e.Escrow), Block: int64(e.Log.BlockNumber),
+		LogIndex: int32(e.Log.Index)}})
+	require.NoError(t, err)
+	w.mine(confirmations)
+	require.Eventually(t, func() bool { w.mine(1); return len(w.out.of(truth.Escrows[0])) > 0 }, time.Minute,
+		500*time.Millisecond)
 }

@@ -33,12 +33,18 @@ type admission struct {
 	strangers map[common.Address]bool
 	mine      map[int16]bool // the slots that are held
 	start     atomic.Int64   // first block of the chain; a pass over far escrows reads it
+	looked    time.Time      // for late escrows
+	skip      int64          // a pass over far escrows has failed: nodes may lack what is below. The next one begins here
 }
+
+// lookAgain is how often late escrows are looked for without a hint: one that was registered above the cursor is late
+// once the cursor has passed it.
+const lookAgain = 10 * time.Second
 
 // find catches up the late escrows; those far behind are caught up beside the watch, and those of which something is
 // requested once it is served.
 func (w *admission) find(ctx context.Context) (err error) {
-	w.told = false
+	w.told, w.looked = false, time.Now()
 	defer func() { w.told = w.told || err != nil }()
 
 	for {

@@ -205,6 +205,8 @@ func (w *SlotWatch) step(ctx context.Context, changed <-chan struct{}) error {
 		if err := w.advance(ctx, view, changed); err != nil {
 			return err
 		}
+
+		w.told = w.told || time.Since(w.looked) > lookAgain
 	}
 
 	if w.told {
