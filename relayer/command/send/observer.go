@@ -133,7 +133,7 @@ func (r *round) look(ctx context.Context) error {
 	r.unnamed, r.target, r.generation = nil, target, r.account.Generation
 	err = r.settle(ctx, look)
 	if err == nil && len(r.unnamed) == 0 {
-		err = r.store.checked(ctx, target.Number, look.Balance)
+		err = r.store.checked(ctx, target.Number, look)
 	}
 
 	if err != nil {

@@ -246,12 +246,13 @@ func (s *store) resume(ctx context.Context) error {
 }
 
 const setChecked = `
-	update senders set checked_block = @block, balance = @balance, updated_at = now()
+	update senders set checked_block = @block, balance = @balance, wait_final = case when wait_final > @final then wait_final else least(wait_final, 0) end, updated_at = now()
 	 where chain_id = @chain and address = @sender`
 
-// checked notes the block up to which receipts were read.
-func (s *store) checked(ctx context.Context, block uint64, balance *big.Int) error {
-	return s.set(ctx, "note the block", setChecked, pgx.StrictNamedArgs{"block": block, "balance": wei{balance}})
+// checked notes the block up to which receipts were read, and that an adopted nonce need not be waited for any more.
+func (s *store) checked(ctx context.Context, block uint64, look Look) error {
+	return s.set(ctx, "note the block", setChecked,
+		pgx.StrictNamedArgs{"block": block, "balance": wei{look.Balance}, "final": look.Final})
 }
 
 // selectWaiting reads what is due. Requesters take turns: the first command of each, then the second ones.

@@ -256,6 +256,21 @@ func TestWhatANodeLacks(t *testing.T) {
 	}
 }
 
+// C9: a nonce that was adopted and has become final is not waited for again after a takeover, where no node has the
+// state by which it would show.
+func TestATakeoverWithoutOldStates(t *testing.T) {
+	t.Parallel()
+	w, node := newFaultyWorld(t, false)
+	w.use()
+	first, second := w.escrow(1, 0), w.escrow(1, 0)
+	node.Inject(faults.Fault{Mode: faults.Stateless, N: math.MaxInt64})
+	stop := w.start(nil)
+	w.await(w.accept(w.command(command.Approve, first, nil)), true, command.Done)
+	stop()
+	w.start(nil)
+	w.await(w.accept(w.command(command.Approve, second, nil)), false, command.Sent)
+}
+
 // An answer that cannot be read, or is one to something else, is no answer: the next endpoint is asked.
 func TestWhatCannotBeReadIsAskedElsewhere(t *testing.T) {
 	t.Parallel()
