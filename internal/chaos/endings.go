@@ -247,6 +247,7 @@ func (r *run) leftOver(ctx context.Context, v *Verdict) {
 // restarted starts the instances that have kept slots, and stops them again. It is false when one of
 // them had no reason to keep them.
 func (r *run) restarted(ctx context.Context, kept []string) bool {
+	again := map[*lab.Process]bool{} // one that kept slots of both chains is started once
 	for _, k := range kept {
 		chain, id, _ := strings.Cut(k, " ")
 		i, err := strconv.Atoi(strings.TrimPrefix(id, "r"))
@@ -260,10 +261,15 @@ func (r *run) restarted(ctx context.Context, kept []string) bool {
 			process = func(i int) *lab.Process { return r.second.procs[i] }
 		}
 
+		if again[process(i)] {
+			continue
+		}
+
 		if !lostAtTheEnd(process(i)) || start(i) != nil || ready(ctx, process(i)) != nil {
 			return false
 		}
 
+		again[process(i)] = true
 		r.stop(ctx, process(i))
 	}
 
