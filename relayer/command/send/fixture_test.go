@@ -528,10 +528,10 @@ func (w *world) awaitBroadcast(id common.Hash) {
 	require.Eventually(w.t, func() bool {
 		var hash string
 		var known map[string]any
-		err := w.db.QueryRow(w.t.Context(), `select coalesce(max(tx_hash), '') from command_attempts where command_id = $1`,
-			id.Hex()).Scan(&hash)
+		err := w.db.QueryRow(w.t.Context(), `select tx_hash from command_attempts where command_id = $1
+			order by attempt desc limit 1`, id.Hex()).Scan(&hash) // it replaces those before it
 
-		return err == nil && hash != "" &&
+		return err == nil &&
 			w.rpc.CallContext(w.t.Context(), &known, "eth_getTransactionByHash", hash) == nil && known != nil
 	}, patience, 10*time.Millisecond)
 }
