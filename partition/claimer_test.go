@@ -390,8 +390,8 @@ func TestChainsShareADatabase(t *testing.T) {
 	require.Len(t, h.Slots, Slots)
 }
 
-// Somebody changes the owner of slots by hand. Whoever had them, and whoever has them by the tables now, joins again
-// with what the tables say: no slot is left to one that does not know of it.
+// The owner of slots is changed by hand. The old and the new owner join again with what the tables say: each slot's
+// owner knows of it.
 func TestOwnersThatSomebodyHasChanged(t *testing.T) {
 	t.Parallel()
 	for _, owner := range []string{"b", ""} {

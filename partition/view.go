@@ -32,8 +32,8 @@ func readNow(ctx context.Context, cfg *Config) (view, error) {
 
 func read(ctx context.Context, cfg *Config, q querier) (v view, err error) {
 	batch := &pgx.Batch{}
-	batch.Queue(`select coalesce((select epoch from cursors where chain_id = $1 and instance_id = $2), 0), array(`+heldSlots+`)`,
-		cfg.ChainID, cfg.InstanceID).
+	batch.Queue(`select coalesce((select epoch from cursors where chain_id = $1 and instance_id = $2), 0),
+		array(`+heldSlots+`)`, cfg.ChainID, cfg.InstanceID).
 		QueryRow(func(row pgx.Row) error { return row.Scan(&v.epoch, &v.mine) })
 	batch.Queue(selectFleet, cfg.ChainID, cfg.StaleAfter.Seconds()).
 		Query(func(rows pgx.Rows) error { v.fleet, err = collectFleet(rows); return err })

@@ -68,12 +68,13 @@ func ReadWith(ctx context.Context, db *pgxpool.Pool, chainID, epoch int64, knows
 }
 
 // Lacking returns the layouts with which the leader reads, beside all that an owner knows, and that the owner lacks: it
-// gives its slots to one that has them.
+// gives its slots to one that has them. Until a leader notes what it reads with, that of the term before counts.
 func Lacking(ctx context.Context, db DB, chainID int64, knows Layouts) (layouts []string, err error) {
 	err = db.QueryRow(ctx, `
 		select coalesce((
 			select array(select unnest(layouts) except select unnest($2::text[])) from leadership
-			where chain_id = $1 and read_epoch >= epoch - 1 and layouts @> $2::text[]), '{}')`, chainID, knows.all()).Scan(&layouts)
+			where chain_id = $1 and read_epoch >= epoch - 1 and layouts @> $2::text[]), '{}')`,
+		chainID, knows.all()).Scan(&layouts)
 	if err != nil {
 		return nil, fmt.Errorf("compare event layouts with those of the leader: %w", err)
 	}

@@ -13,15 +13,22 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/watch"
 )
 
-// A watch that goes round and stores nothing, with nodes and a database that are well, is told after a
-// minute by /readyz, the page, the metric and the report; a stored block ends it.
-func TestASilentStandIsTold(t *testing.T) {
+// standing is a tenure whose watches do not run.
+func standing(t *testing.T) *tenure {
+	t.Helper()
 	r, _ := fresh(t)
 	common := watch.Config{Source: r.source, ABI: r.cfg.ABI, Filters: r.filters, Log: r.log, Metrics: r.metrics.watch}
 	leader := watch.FactoryConfig{Config: common}
 	r.factory, r.past = watch.NewFactoryWatch(leader), watch.NewPastWatch(leader)
-	w := &tenure{Relayer: r, slots: watch.NewSlotWatch(watch.SlotConfig{Config: common})}
-	at := time.Unix(1_700_000_000, 0)
+
+	return &tenure{Relayer: r, slots: watch.NewSlotWatch(watch.SlotConfig{Config: common})}
+}
+
+// A watch that goes round and stores nothing, with nodes and a database that are well, is told after a
+// minute by /readyz, the page, the metric and the report; a stored block ends it.
+func TestASilentStandIsTold(t *testing.T) {
+	w := standing(t)
+	r, at := w.Relayer, time.Unix(1_700_000_000, 0)
 	look := func(after time.Duration, cursor int64) fleet.Self {
 		i := fleet.Self{Slots: 2520, Cursor: cursor, Target: 9000, Leader: true, FactoryCursor: 9001}
 		r.noteProgress(&i, w, at.Add(after))
@@ -52,12 +59,8 @@ func TestASilentStandIsTold(t *testing.T) {
 
 // So is the past of an added factory that cannot be read, or not be stored, by the leader.
 func TestAPastThatStandsIsTold(t *testing.T) {
-	r, _ := fresh(t)
-	common := watch.Config{Source: r.source, ABI: r.cfg.ABI, Filters: r.filters, Log: r.log, Metrics: r.metrics.watch}
-	leader := watch.FactoryConfig{Config: common}
-	r.factory, r.past = watch.NewFactoryWatch(leader), watch.NewPastWatch(leader)
-	w := &tenure{Relayer: r, slots: watch.NewSlotWatch(watch.SlotConfig{Config: common})}
-	at := time.Unix(1_700_000_000, 0)
+	w := standing(t)
+	r, at := w.Relayer, time.Unix(1_700_000_000, 0)
 	look := func(after time.Duration, leads bool, pasts ...int64) error {
 		list := []registry.Factory{{ID: 1, Start: 1}}
 		for _, p := range pasts {
@@ -71,7 +74,8 @@ func TestAPastThatStandsIsTold(t *testing.T) {
 		return i.Checks()["storing"]
 	}
 	require.NoError(t, look(0, true, 100, 7))
-	require.ErrorContains(t, look(time.Minute, true, 200, 7), "watch of the past of a factory has stored no block since 22:13:20")
+	require.ErrorContains(t, look(time.Minute, true, 200, 7),
+		"watch of the past of a factory has stored no block since 22:13:20")
 	require.NoError(t, look(time.Hour, true, 200, 8), "a block is stored")
 	require.Error(t, look(2*time.Hour, true, 300, 8))
 	require.NoError(t, look(2*time.Hour, true), "all is read")

@@ -93,7 +93,8 @@ func printSenders(w io.Writer, f *fleet.Fleet) {
 
 	showSenders(w, f)
 	for _, s := range f.Senders {
-		fmt.Fprintln(w, strings.TrimSuffix(fmt.Sprintf("%s (%s) is %s: %s", s.Label(), s.Address, s.State, s.Reason), ": "))
+		line := fmt.Sprintf("%s (%s) is %s: %s", s.Label(), s.Address, s.State, s.Reason)
+		fmt.Fprintln(w, strings.TrimSuffix(line, ": "))
 	}
 }
 

@@ -80,7 +80,7 @@ func (g *Geth) fund(ctx context.Context) error {
 		}
 	}
 
-	// The pool learns of a block after it is the head, and until then refuses whoever has nothing in its state.
+	// The pool learns of a block after it is the head, and until then refuses accounts that its state lacks.
 	return g.poll(ctx, func() (bool, error) {
 		var pool struct{ Pending, Queued hexutil.Uint }
 		err := g.client.CallContext(ctx, &pool, "txpool_status")

@@ -152,7 +152,8 @@ func TestBlocksAreComparedWithTheClock(t *testing.T) {
 	stored("3 seconds")
 	f, err := fleet.Read(t.Context(), w.DB, chain)
 	require.NoError(t, err)
-	require.Less(t, f.Chain.TargetAge.Seconds(), 12.0, "ages are of the same moment as heights: a block is stored since the heartbeat")
+	require.Less(t, f.Chain.TargetAge.Seconds(), 12.0,
+		"ages are of the same moment as heights: a block is stored since the heartbeat")
 	require.Equal(t, f.Chain.HeadAge, f.Chain.TargetAge)
 	stored("6 hours")
 	limit := func(instance, text string) {

@@ -125,7 +125,8 @@ func TestAnInventedIDTakesNoEventAway(t *testing.T) {
 			w.Publish()
 			w.readAgain(2, []contract.Event{c.invented}, nil)
 			before := strconv.FormatUint(c.genuine.BlockNumber-1, 10)
-			require.Equal(t, []string{before}, w.Column(`select verified_block::text from leadership`), "the rest is read again")
+			require.Equal(t, []string{before}, w.Column(`select verified_block::text from leadership`),
+				"the rest is read again")
 			w.readAgain(2, nil, append(blocks[1][:1], c.genuine))
 			w.serve()
 			what := c.genuine.Name + " of " + c.genuine.Escrow.Hex()[41:]

@@ -125,7 +125,7 @@ func TestRollbackOutlivesItsTenure(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled, "none is begun by a tenure that is over")
 }
 
-// The answer to a commit under an unmoved cursor is lost, and the server has not finished it. Whoever reads its
+// The answer to a commit under an unmoved cursor is lost, and the server has not finished it. A reader of its
 // position waits for its end: what it reads next, as the escrows that are caught up, is then of after it.
 func TestThePositionIsOfAfterACommitThatIsUnderWay(t *testing.T) {
 	t.Parallel()

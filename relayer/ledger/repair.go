@@ -156,10 +156,11 @@ const others = `
 			select from escrows e where e.chain_id = p.chain_id and e.address = p.escrow and e.status <> 4)
 		union
 		select p.*, true from events p where p.chain_id = $1 and p.tx_hash = any($3) and exists (
-			select from orphaned_events o where o.chain_id = p.chain_id and o.tx_hash = p.tx_hash and o.log_index = p.log_index
-				and o.occurrence = p.occurrence and o.state >= 2)),
+			select from orphaned_events o where o.chain_id = p.chain_id and o.tx_hash = p.tx_hash
+				and o.log_index = p.log_index and o.occurrence = p.occurrence and o.state >= 2)),
 	back as (
-		update leadership set verified_block = least(verified_block, (select min(block_number) - 1 from others where again))
+		update leadership
+		set verified_block = least(verified_block, (select min(block_number) - 1 from others where again))
 		where chain_id = $1)
 	select ` + eventColumns + ` from others p`
 
@@ -237,10 +238,11 @@ const giveUpEvents = `
 		returning e.*),` + keepOrphans + `,
 	late as (
 		delete from late_escrows l using gone g
-		where g.type = 1 and l.chain_id = @chain and l.address = g.escrow and l.deployed_block = g.block_number and l.log_index = g.log_index)
+		where g.type = 1 and l.chain_id = @chain and l.address = g.escrow and l.deployed_block = g.block_number
+			and l.log_index = g.log_index)
 	update escrows r set status = 4, ended_block = null, updated_at = now()
-	from gone g where g.type = 1 and r.chain_id = @chain and r.address = g.escrow and r.discovered_block_number = g.block_number
-		and r.log_index = g.log_index`
+	from gone g where g.type = 1 and r.chain_id = @chain and r.address = g.escrow
+		and r.discovered_block_number = g.block_number and r.log_index = g.log_index`
 
 // escrowsOf returns the distinct escrows of events.
 func escrowsOf(lists ...[]contract.Event) (escrows [][]byte) {

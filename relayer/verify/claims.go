@@ -123,8 +123,8 @@ func (c *claims) settle(ctx context.Context, batch *chain.Batch) (unnamed []comm
 	return unnamed, err
 }
 
-// same reports whether two logs are the same, and of the same time. Nodes say that beside the logs of a range, where no
-// header vouches for it: who is wrong about it alone is no liar, and where nothing proves it, it stays as it is.
+// same reports whether two logs are the same, and of the same time. Nodes say the time beside the logs of a range,
+// where no header vouches for it: a wrong time alone convicts no node, and one that nothing proves stays as it is.
 func same(a, b types.Log) bool { return chain.SameLog(a, b) && a.BlockTimestamp == b.BlockTimestamp }
 
 // undecided reports whether an error means that a block cannot be proved.

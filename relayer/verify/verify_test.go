@@ -347,7 +347,8 @@ func eitherNodeMayLie(t *testing.T, mode watch.FilterMode, named bool) {
 		owner()
 		f.Publish()
 		f.Verify(int64(d.Block) - 1)
-		const approvals = `select event_id(tx_hash, log_index, occurrence) from events where type = 3 order by block_number, log_index limit 3`
+		const approvals = `select event_id(tx_hash, log_index, occurrence) from events
+			where type = 3 order by block_number, log_index limit 3`
 		ids := f.Column(approvals)
 		// One was read with an argument that the chain does not have, one in a block that is not the chain's any more, and
 		// one with another time than its block's.

@@ -34,7 +34,7 @@ type admission struct {
 	mine      map[int16]bool // the slots that are held
 	start     atomic.Int64   // first block of the chain; a pass over far escrows reads it
 	looked    time.Time      // for late escrows
-	skip      int64          // a pass over far escrows has failed: nodes may lack what is below. The next one begins here
+	skip      int64          // the next pass over far escrows begins here: nodes may lack what one that failed read
 }
 
 // lookAgain is how often late escrows are looked for without a hint: one that was registered above the cursor is late

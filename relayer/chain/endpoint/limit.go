@@ -158,7 +158,7 @@ const (
 	// Answers with so many logs are large enough; twice as many are too large. A log takes some 600
 	// bytes as it comes and 400 decoded, and a backfill holds eight answers: four per watch.
 	enoughLogs = 1500
-	// What a refusal seems to say is believed so often in a row: then it is one of the size, whatever it says.
+	// What a refusal seems to say is believed so often in a row; the next one counts as one of the size.
 	believed = 2
 	// Single blocks with logs refused in a row, without an answer between them, before a node
 	// counts as one without logs.

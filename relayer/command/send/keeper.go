@@ -174,7 +174,8 @@ func (k *Keeper) room(ctx context.Context, tx pgx.Tx, s *store) (int, error) {
 func (k *Keeper) insert(ctx context.Context, tx pgx.Tx, t *tenure, d dueEscrow, now time.Time) error {
 	expires := now.Add(keeperPatience)
 	c := command.Signed{Command: command.Command{
-		ChainID: uint64(t.cfg.ChainID), Factory: common.HexToAddress(d.Factory), Kind: command.Release, Sender: t.address,
+		ChainID: uint64(t.cfg.ChainID), Factory: common.HexToAddress(d.Factory), Kind: command.Release,
+		Sender: t.address,
 		Escrow: common.HexToAddress(d.Escrow), ExpiresAt: uint64(expires.Unix()), MaxFee: k.MaxFee,
 	}}
 	if _, err := rand.Read(c.Salt[:]); err != nil {

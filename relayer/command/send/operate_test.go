@@ -45,8 +45,8 @@ func (w *world) awaitHalt(words string) {
 	}, patience, 20*time.Millisecond)
 }
 
-// A sender that was given a nonce too high, by a node that lied, waits for what nobody will send. It is brought back,
-// down to what the chain shows and to what its commands have.
+// A sender that was given a nonce too high, by a node that lied, waits for a transaction that never comes. It is
+// brought back, down to what the chain shows and to what its commands have.
 func TestNonceTooHigh(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, startSim(t))
@@ -76,7 +76,7 @@ func TestNonceTooHigh(t *testing.T) {
 }
 
 // C1: a nonce that one endpoint has invented is given to no command while another one does not know it: what a command
-// has is not taken back, and nobody could fill the gap.
+// has stays, and the gap below it would stay too.
 func TestAnInventedNonceIsNotGiven(t *testing.T) {
 	t.Parallel()
 	w, node := newFaultyWorld(t, true)

@@ -72,7 +72,9 @@ func own(ctx context.Context, cfg *Config, sender common.Address) (*store, error
 }
 
 const lockSender = `
-	select case when s.wait_final >= 0 then s.next_nonce end as next_nonce, greatest(s.wait_final, 0) as wait_final, s.state, coalesce(s.stranger, '') as stranger, coalesce(s.checked_block, 0) as checked, clock_timestamp() as now, false as due,
+	select case when s.wait_final >= 0 then s.next_nonce end as next_nonce, greatest(s.wait_final, 0) as wait_final,
+	       s.state, coalesce(s.stranger, '') as stranger, coalesce(s.checked_block, 0) as checked,
+	       clock_timestamp() as now, false as due,
 	       case when s.spend_day = (now() at time zone 'utc')::date then s.spent_fees else 0 end as spent_fees,
 	       case when s.spend_day = (now() at time zone 'utc')::date then s.spent_value else 0 end as spent_value,
 	       coalesce(l.next_block - 1, 0) as ledger_block, coalesce(l.block_hash, '') as ledger_hash,
@@ -215,9 +217,11 @@ func (s *store) load(ctx context.Context) (a *account, flights []*flight, err er
 }
 
 const setFromChain = `
-	update senders set next_nonce = n.nonce, first_nonce = least(first_nonce, n.nonce), wait_final = n.nonce, updated_at = now()
+	update senders set next_nonce = n.nonce, first_nonce = least(first_nonce, n.nonce), wait_final = n.nonce,
+	       updated_at = now()
 	  from (select greatest(@nonce, (select max(nonce) + 1 from commands where chain_id = @chain and sender = @sender),
-	               (select max(nonce) + 1 from used_nonces where chain_id = @chain and sender = bytes(@sender))) as nonce) n
+	               (select max(nonce) + 1 from used_nonces
+	                 where chain_id = @chain and sender = bytes(@sender))) as nonce) n
 	 where chain_id = @chain and address = @sender and (next_nonce is null or wait_final < 0)`
 
 // fromChain sets the next nonce before a sender's first owner, and where an operator asks for that (AdoptNonce).
@@ -246,7 +250,8 @@ func (s *store) resume(ctx context.Context) error {
 }
 
 const setChecked = `
-	update senders set checked_block = @block, balance = @balance, wait_final = case when wait_final > @final then wait_final else least(wait_final, 0) end, updated_at = now()
+	update senders set checked_block = @block, balance = @balance, updated_at = now(),
+	       wait_final = case when wait_final > @final then wait_final else least(wait_final, 0) end
 	 where chain_id = @chain and address = @sender`
 
 // checked notes the block up to which receipts were read, and that an adopted nonce need not be waited for any more.
@@ -279,7 +284,8 @@ const selectWaiting = `
 	select ` + requestColumns + `, clock_timestamp() as now, c.holds,
 	       g.address is not null as registered, coalesce(r.status, '') as status, coalesce(r.payer, '') as payer, coalesce(r.payee, '') as payee,
 	       coalesce(r.arbiter, '') as arbiter, coalesce(r.amount, 0) as amount, coalesce(r.release_time, 0) as release_time, coalesce(r.approvals_required, 0) as required,
-	       coalesce(r.approvers, '{}') as approvers, coalesce(e.tx, '') as event_tx, coalesce(e.event_type, '') as event_name, coalesce(e.block_number, 0) as event_block, coalesce(e.block_hash, '') as event_hash,
+	       coalesce(r.approvers, '{}') as approvers, coalesce(e.tx, '') as event_tx,
+	       coalesce(e.event_type, '') as event_name, coalesce(e.block_number, 0) as event_block, coalesce(e.block_hash, '') as event_hash,
 	       coalesce((select k.command_id from command_claims k where k.chain_id = c.chain_id and k.escrow = c.escrow and k.effect = c.effect
 	                    and k.command_id <> c.command_id), '') as winner,
 	       coalesce((select min(u.command_id) from commands u where ` + excludes + `), '') as rival
