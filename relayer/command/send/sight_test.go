@@ -128,7 +128,9 @@ func TestRequestsPerBlock(t *testing.T) {
 	mine()
 	w.await(id, false, command.Done)
 	items, _ = asked.counted()
-	require.InDelta(t, confirmations+4, items["eth_getTransactionCount"], 1, "the ledger may come to the block later")
+	asks := items["eth_getTransactionCount"]
+	require.GreaterOrEqual(t, asks, confirmations+3)
+	require.LessOrEqual(t, asks, 2*(confirmations+4), "the ledger may come to the block some rounds later")
 	delete(items, "eth_getTransactionCount")
 	require.Equal(t, map[string]int{"eth_getBalance": 1,
 		"eth_getBlockByNumber": 4, "eth_getTransactionReceipt": 1}, items,
