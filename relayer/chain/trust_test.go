@@ -3,6 +3,7 @@ package chain
 import (
 	"bytes"
 	"log/slog"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -31,18 +32,19 @@ func (l *lines) Write(b []byte) (int, error) {
 	return l.all.Write(b)
 }
 
+var trustChanged = regexp.MustCompile(`trust="?(\w*)"? was="?(\w*)"?`)
+
 // trusted are the values of Source.Trust that the log names, from what it was before the first change on.
 func (l *lines) trusted() (list []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for line := range strings.Lines(l.all.String()) {
-		if _, after, is := strings.Cut(line, "trust="); is {
-			trust, was, _ := strings.Cut(strings.TrimSpace(after), " was=")
+		if change := trustChanged.FindStringSubmatch(line); change != nil {
 			if len(list) == 0 {
-				list = append(list, strings.Trim(was, `"`))
+				list = append(list, change[2])
 			}
 
-			list = append(list, strings.Trim(trust, `"`))
+			list = append(list, change[1])
 		}
 	}
 
