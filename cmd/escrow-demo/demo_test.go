@@ -125,42 +125,23 @@ func (d *demonstration) judged() {
 	require.NotEqual(d.t, found[0][2], found[1][2])
 	require.Regexp(d.t, `relayer-\d is started again, and adds a second factory to chain 1337: `+found[1][2],
 		d.said.String())
-	require.Regexp(d.t, `\nfactory   relayer-\d added `+found[1][2]+` to chain 1337: its past, from block \d+ on, was read within `,
+	require.Regexp(d.t, `relayer-\d added `+found[1][2]+` to chain 1337: its past, from block \d+ on, was read within `,
 		d.said.String())
 }
 
-// tells requires a verdict for everything, and what was done meanwhile.
-func (d *demonstration) tells() {
-	d.judged()
-	for _, words := range []string{
-		"result    every event was published", "the leader of chain 1337", "the leader of chain 1338", "stopped cleanly in",
-		"is started again",
-	} {
-		require.Contains(d.t, d.said.String(), words)
-	}
-
-	require.Regexp(d.t, `leader    chain 1337: SIGKILL to relayer-\d: nobody led for`, d.said.String())
-	require.Regexp(d.t, `leader    chain 1338: SIGTERM to relayer-\d: nobody led for`, d.said.String())
-}
-
-// The numbers of the audit are read from the chain and from the answers, not from the relayers.
+// What is told happens, and each chain is judged.
 func TestDemo(t *testing.T) {
 	t.Parallel()
-	d := startDemo(t, "--duration", "24s", "--seed", "5", "--commands")
+	d := startDemo(t, "--duration", "15s", "--seed", "3")
 	require.Zero(t, d.end(d.url()), d.said.String())
-	said := d.said.String()
-	t.Log(said)
-	d.tells()
-	require.Contains(t, said, "no command took effect twice, and each has its answer")
-	require.Regexp(t, `\d+ commands are under way`, said)
-	require.Regexp(t, `sender    SIGKILL to relayer-\d: nobody acted for .+, then relayer-\d`, said)
-	m := regexp.MustCompile(`commands  signed (\d+): accepted (\d+) \(.*\), refused (\d+) \(another was first\)\n` +
-		`\s+on the chain: transactions (\d+), effects (\d+), doubles 0; answers (\d+), missing 0, contradicted 0\n`).FindStringSubmatch(said)
-	require.NotNil(t, m, said)
-	signed, accepted, refused, transactions, effects, answers := m[1], m[2], m[3], m[4], m[5], m[6]
-	require.Equal(t, signed, answers)
-	require.Equal(t, transactions, effects, "what cannot take effect is not sent")
-	for what, n := range map[string]string{"accepted": accepted, "refused": refused, "effects": effects} {
-		require.NotEqual(t, "0", n, what)
+	t.Log(d.said.String())
+	d.judged()
+	for _, words := range []string{
+		`a month passes`, `SIGKILL to (relayer-\d), the leader of chain 1337\n(?s:.*)relayer-\d leads chain 1337 `,
+		`SIGTERM to (relayer-\d), the leader of chain 1338\n(?s:.*)relayer-\d leads chain 1338 `, `stopped cleanly in`,
+		`chain 1337 takes back its last 6 blocks`, `one retraction, on the topic of its own`,
+		`result    every event was published`,
+	} {
+		require.Regexp(t, words, d.said.String())
 	}
 }

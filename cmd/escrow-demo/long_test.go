@@ -9,16 +9,6 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestDemoWithoutCommands(t *testing.T) {
-	t.Parallel()
-	d := startDemo(t, "--duration", "15s", "--seed", "3")
-	require.Zero(t, d.end(d.url()), d.said.String())
-	d.tells()
-	require.Contains(t, d.said.String(), "a month passes")
-	require.Contains(t, d.said.String(), "chain 1337 takes back its last 6 blocks")
-	require.NotContains(t, d.said.String(), "commands  signed")
-}
-
 func TestDemoCleansUpWhenInterrupted(t *testing.T) {
 	t.Parallel()
 	d := startDemo(t, "--instances", "2")

@@ -41,7 +41,7 @@ func exitCode(err error) int {
 	switch {
 	case err == nil:
 		return 0
-	case errors.Is(err, demo.ErrDirty), errors.Is(err, demo.ErrCommands):
+	case errors.Is(err, demo.ErrDirty):
 		return exitNo
 	case errors.Is(err, demo.ErrInterrupted):
 		return exitInterrupted
@@ -62,14 +62,8 @@ a second factory of that chain in its configuration, and what that factory had d
 Later the leader of the second chain is stopped gracefully, and at the end a reorganisation of the first one takes back
 blocks that were published. Then each chain is audited against what a subscriber received, factory by factory.
 
-With --commands a service also signs commands (approve, release; some of them twice) for the first chain, and hands them
-over by HTTP and Pub/Sub. The relayers have the key of the account that acts, an arbiter's. Its owner is killed with the leader, while
-transactions are under way, and another instance goes on. In the end every transaction of the account, read from the
-chain, is compared with the answers: each accepted command took effect once, none twice, and each has its answer.
-
 Ctrl-C ends everything that was started; with --keep it ends the traffic, and the audit follows.
-Exit codes: 0 well; 1 an event is missing, out of order, or came twice without a crash; 2 it could not run;
-130 interrupted.`,
+Exit codes: 0 well; 1 an event is missing, unknown or out of order; 2 it could not run; 130 interrupted.`,
 		Args: cobra.NoArgs, SilenceErrors: true, SilenceUsage: true,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			if o.Instances < 1 || o.Instances > 20 {
@@ -96,8 +90,6 @@ Exit codes: 0 well; 1 an event is missing, out of order, or came twice without a
 		"of the traffic; what happens to the instances fills the first minute of it at most")
 	cmd.Flags().Uint64Var(&o.Seed, "seed", 1, "decides accounts and traffic")
 	cmd.Flags().BoolVar(&o.Keep, "keep", false, "keep the traffic running until interrupted")
-	cmd.Flags().BoolVar(&o.Commands, "commands", false,
-		"also approve and release by signed commands, and audit their effects and answers")
 	cmd.AddCommand(devCommand(&o.Bin))
 
 	return cmd

@@ -11,6 +11,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
@@ -18,7 +19,6 @@ import (
 
 	"github.com/fusion-prime/escrow-relayer/internal/lab"
 	"github.com/fusion-prime/escrow-relayer/internal/testchain"
-	"github.com/fusion-prime/escrow-relayer/internal/testpg"
 	"github.com/fusion-prime/escrow-relayer/registry"
 )
 
@@ -29,22 +29,20 @@ type Options struct {
 	Duration  time.Duration // of the traffic, which also lasts until the story is told
 	Seed      uint64        // decides accounts and traffic
 	Keep      bool          // traffic goes on until ctx ends, instead of Duration
-	Commands  bool          // a service asks the relayers to approve and release escrows, too
 	Out       io.Writer
 }
 
 const (
 	blockTime = time.Second
-	// trafficAccounts use the contracts by themselves; then come who creates escrows for commands, the account that
-	// the relayers act through, and who deploys.
-	trafficAccounts = 9
-	accounts        = trafficAccounts + 3
-	perBlock        = 6 // actions
+	// accounts use the contracts, but for the last one, which deploys them.
+	accounts = 10
+	perBlock = 6 // actions
 	// confirmations are few, so that what happens is seen soon.
 	confirmations = 2
+	// depth of the reorganisation: the newest blocks of those that it takes back were not published yet.
+	depth = confirmations + 4
 	// month is what passes on the chain at once: a refund is possible 30 days after the release time only.
-	month      = 31 * 24 * time.Hour
-	monthEvery = 12 * time.Second
+	month = 31 * 24 * time.Hour
 	// play is how long the story takes at most; a longer demo is calm after it.
 	play = time.Minute
 	// readyTimeout is how long the relayers may take to start, and to read the past of a factory; auditTimeout how
@@ -53,28 +51,39 @@ const (
 	auditTimeout = time.Minute
 )
 
-// ErrDirty means that the audit of events found something, ErrCommands that the audit of commands did.
-var (
-	ErrDirty    = errors.New("the audit found events missing, out of order, or twice without a crash")
-	ErrCommands = errors.New("the audit found commands carried out twice, without an answer, or with one that " +
-		"the chain contradicts")
-)
+// ErrDirty means that the audit found something.
+var ErrDirty = errors.New("the audit found events missing, unknown or out of order")
 
 // ErrInterrupted means that ctx ended before the audit: nothing can be said.
 var ErrInterrupted = errors.New("interrupted: nothing was audited")
 
+// scene is the state of a demo.
+type scene struct {
+	o       Options
+	lab     *lab.Lab // of the first chain; it has what the chains share
+	chains  []*chain // that the relayers follow
+	began   time.Time
+	audited bool // read when everything has ended
+
+	mu    sync.Mutex
+	procs []*lab.Process // by partition; the last one started
+	ports []string       // by partition: a relayer that starts again is where it was
+}
+
+// chain is one that the relayers follow.
+type chain struct {
+	id      int64
+	lab     *lab.Lab
+	sim     *testchain.Sim
+	traffic *testchain.Traffic
+	audit   *lab.Audit // read when everything has ended
+}
+
 // Run runs the demo until its audit is done. Everything that it started has ended when it returns.
 func Run(ctx context.Context, o Options) (err error) {
-	s := &scene{o: o, began: time.Now(), scraped: map[*lab.Process]lab.Metrics{}}
+	s := &scene{o: o, began: time.Now()}
 	fmt.Fprintf(o.Out, "starting Postgres, two chains (one block a second) and a Pub/Sub server …\n")
-	sim, err := testchain.StartSim(testchain.Options{Seed: o.Seed, Accounts: accounts})
-	if err != nil {
-		return err
-	}
-
-	defer func() { err = errors.Join(err, sim.Stop()) }()
-	s.lab, err = lab.Start(ctx, lab.Options{Bin: o.Bin, Node: sim, Seed: o.Seed,
-		Confirmations: confirmations, Postgres: testpg.Options{}})
+	s.lab, err = lab.Start(ctx, lab.Options{Bin: o.Bin, Seed: o.Seed, Confirmations: confirmations})
 	if err == nil {
 		err = errors.Join(s.run(ctx), s.lab.Close())
 	}
@@ -97,8 +106,7 @@ func Run(ctx context.Context, o Options) (err error) {
 // the traffic on both.
 func (s *scene) openChains(ctx context.Context) error {
 	first := s.lab.Chain.(*testchain.Sim)
-	other, err := s.lab.Beside(ctx, testchain.Options{Seed: s.o.Seed, Accounts: accounts,
-		ChainID: first.ChainID().Uint64() + 1})
+	other, err := s.lab.Beside(ctx, testchain.Options{Seed: s.o.Seed, ChainID: first.ChainID().Uint64() + 1})
 	if err != nil {
 		return err
 	}
@@ -107,7 +115,7 @@ func (s *scene) openChains(ctx context.Context) error {
 		c := &chain{lab: l, sim: l.Chain.(*testchain.Sim), id: l.Chain.ChainID().Int64()}
 		s.chains = append(s.chains, c)
 		config := testchain.TrafficConfig{URL: c.sim.HTTP(), Deployment: l.Contracts,
-			Accounts: c.sim.Accounts()[:trafficAccounts], Seed: s.o.Seed + uint64(i), Open: 200}
+			Accounts: c.sim.Accounts()[:accounts-1], Seed: s.o.Seed + uint64(i), Open: 200}
 		if i == 0 {
 			err = c.createPast(ctx, config)
 		} else {
@@ -151,14 +159,6 @@ func (s *scene) run(ctx context.Context) (err error) {
 		return err
 	}
 
-	if s.o.Commands {
-		if s.commands, err = openCommands(ctx, s.lab, s.o.Seed); err != nil {
-			return err
-		}
-
-		defer s.commands.payer.Close()
-	}
-
 	if err := s.startAll(ctx); err != nil {
 		return err
 	}
@@ -168,25 +168,17 @@ func (s *scene) run(ctx context.Context) (err error) {
 	defer endWatching()
 	var view errgroup.Group
 	for _, c := range s.chains {
-		view.Go(func() error {
-			return s.watch(watching, c, &c.leading, readLeader, fmt.Sprintf("leads chain %d", c.id))
-		})
-		view.Go(func() error { return s.cover(watching, c) })
+		view.Go(func() error { return s.watch(watching, c) })
 	}
 
 	view.Go(func() error { return s.show(watching) })
-	if s.commands != nil {
-		view.Go(func() error { return s.watch(watching, s.chains[0], &s.owning, readOwner, "acts for the sender") })
-	}
-
-	answered, err := s.perform(ctx)
-	counts := s.counters(watching)
+	err = s.perform(ctx)
 	endWatching()
 	if err := errors.Join(err, view.Wait()); err != nil {
 		return err
 	}
 
-	return s.report(answered, counts)
+	return s.report()
 }
 
 // startAll starts the relayers and waits until they are ready.
@@ -197,7 +189,7 @@ func (s *scene) startAll(ctx context.Context) error {
 			return err
 		}
 
-		s.ports = append(s.ports, port)
+		s.ports, s.procs = append(s.ports, port), append(s.procs, nil)
 		if err := s.start(i); err != nil {
 			return err
 		}
@@ -205,14 +197,12 @@ func (s *scene) startAll(ctx context.Context) error {
 
 	ready, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
+	var pages []string
 	for _, p := range s.processes() {
 		if err := p.Ready(ready); err != nil {
 			return err
 		}
-	}
 
-	var pages []string
-	for _, p := range s.processes() {
 		pages = append(pages, p.URL)
 	}
 
@@ -223,23 +213,47 @@ func (s *scene) startAll(ctx context.Context) error {
 	return nil
 }
 
-// errOver means that the traffic has lasted for Duration, and that everything of the story has happened.
-var errOver = errors.New("the traffic is over")
+func (s *scene) start(i int) error {
+	p, err := s.lab.RunChains(fmt.Sprint("relayer-", i), i, s.o.Instances, map[string]string{"PORT": s.ports[i]},
+		s.chains[1].lab)
+	if err != nil {
+		return err
+	}
 
-// perform runs traffic and faults side by side, then audits. Without commands there is no audit of them.
-func (s *scene) perform(ctx context.Context) (*commandsAudit, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.procs[i] = p
+
+	return nil
+}
+
+func (s *scene) processes() []*lab.Process {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.procs)
+}
+
+func (s *scene) process(i int) *lab.Process { return s.processes()[i] }
+
+// perform runs traffic and the story side by side, then audits.
+func (s *scene) perform(ctx context.Context) error {
 	whole := ctx
 	if s.o.Keep {
 		whole = context.WithoutCancel(ctx) // its end is the end of the traffic; a second signal ends the process
 	}
 
-	run, end := context.WithCancelCause(ctx)
-	defer end(nil)
+	run, end := context.WithCancel(ctx)
+	defer end()
 	g, run := errgroup.WithContext(run)
-	g.Go(func() error { return s.live(run) })
+	g.Go(func() error {
+		return lab.Every(run, blockTime, func() error {
+			first, second := s.chains[0].traffic, s.chains[1].traffic
+			return unlessEnded(run, errors.Join(first.Step(run, perBlock), second.Step(run, perBlock)))
+		})
+	})
 	g.Go(func() error {
 		over := time.Now().Add(s.o.Duration)
-		err := s.faults(run, func(by string) { g.Go(func() error { return s.readPast(whole, by) }) })
+		err := s.story(run, func(by string) { g.Go(func() error { return s.readPast(whole, by) }) })
 		if err != nil || s.o.Keep {
 			return err
 		}
@@ -247,43 +261,18 @@ func (s *scene) perform(ctx context.Context) (*commandsAudit, error) {
 		select {
 		case <-run.Done():
 		case <-time.After(time.Until(over)):
-			end(errOver)
+			end()
 		}
 
 		return nil
 	})
-	if s.commands != nil {
-		g.Go(func() error { return s.commands.ask(run, s.processes, s.say) })
-	}
-
 	if err := errors.Join(g.Wait(), whole.Err()); err != nil {
-		return nil, err
+		return err
 	}
 
-	if s.commands != nil {
-		s.say("traffic ends; waiting for the answers to what was asked for")
-		if err := s.commands.settle(whole); err != nil {
-			return nil, err
-		}
-	}
-
-	if err := s.auditEvents(whole); err != nil || s.commands == nil {
-		return nil, err
-	}
-
-	return s.commands.audit(whole)
-}
-
-// auditEvents lets the chains stand still, and compares each with what the subscriber received.
-func (s *scene) auditEvents(ctx context.Context) error {
-	if s.commands != nil {
-		s.say("auditing both chains against what the subscriber and the requester received")
-	} else {
-		s.say("traffic ends; auditing both chains against what the subscriber received")
-	}
-
+	s.say("traffic ends; auditing both chains against what the subscriber received")
 	for _, c := range s.chains {
-		if err := c.auditEvents(ctx); err != nil {
+		if err := c.auditEvents(whole); err != nil {
 			return err
 		}
 	}
@@ -293,6 +282,7 @@ func (s *scene) auditEvents(ctx context.Context) error {
 	return nil
 }
 
+// auditEvents lets the chain stand still, and compares it with what the subscriber received.
 func (c *chain) auditEvents(ctx context.Context) error {
 	ctx, end := context.WithTimeout(ctx, auditTimeout)
 	defer end()
@@ -312,36 +302,6 @@ func (c *chain) auditEvents(ctx context.Context) error {
 	return err
 }
 
-// live uses the contracts, and lets a month pass now and then, once at least. All are done by one
-// hand: a chain's time cannot be moved while a transaction waits.
-func (s *scene) live(ctx context.Context) error {
-	months, next := 0, time.Now().Add(monthEvery)
-	err := lab.Every(ctx, blockTime, func() error {
-		var err error
-		for _, c := range s.chains {
-			err = errors.Join(err, c.traffic.Step(ctx, perBlock))
-		}
-
-		// A deadline is compared with the chain's time: with commands it stays what it is.
-		if err == nil && time.Now().After(next) && s.commands == nil {
-			next = time.Now().Add(monthEvery)
-			if err = s.passMonth(ctx); err == nil {
-				months++
-			}
-		}
-
-		return unlessEnded(ctx, err)
-	})
-
-	// A busy machine took too long for its blocks.
-	late := months == 0 && s.commands == nil && s.o.Duration > monthEvery
-	if err == nil && late && errors.Is(context.Cause(ctx), errOver) {
-		return s.passMonth(context.WithoutCancel(ctx))
-	}
-
-	return err
-}
-
 // unlessEnded is err, unless it came because ctx has ended.
 func unlessEnded(ctx context.Context, err error) error {
 	if ctx.Err() == nil {
@@ -351,74 +311,54 @@ func unlessEnded(ctx context.Context, err error) error {
 	return nil
 }
 
-func (s *scene) passMonth(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, auditTimeout)
-	defer cancel()
-	for _, c := range s.chains {
-		if err := c.sim.AdvanceTime(ctx, month); err != nil {
-			return err
-		}
-	}
-
-	s.say("a month passes on both chains, so that refunds are possible")
-
-	return nil
-}
-
-// faults is the story, in parts of its duration: the leader of the first chain is killed after a third, and
+// story is told in parts of its duration: a month passes; the leader of the first chain is killed after a third, and
 // comes back half-way with one factory more of that chain in its configuration, whose past is read; who leads the
 // second chain after two thirds is stopped gracefully and comes back too. Where there is one instance only, nobody
-// leads meanwhile. At the end a reorganisation of the first chain takes back what was published. With commands the
-// one that acts on them is killed together with the leader, while transactions are under way.
-func (s *scene) faults(ctx context.Context, readPast func(by string)) error {
+// leads meanwhile. At the end a reorganisation of the first chain takes back what was published.
+func (s *scene) story(ctx context.Context, readPast func(by string)) error {
 	d := min(s.o.Duration, play)
 	first, second := s.chains[0], s.chains[1]
-	var victims []int
+	victim := 0
 	back := func(with string) error {
-		for _, i := range victims {
-			s.say("%s is started again%s", s.process(i).ID, with)
-			if err := s.start(i); err != nil {
-				return err
-			}
-		}
-
-		return nil
+		s.say("%s is started again%s", s.process(victim).ID, with)
+		return s.start(victim)
 	}
-	steps := []struct {
+	begun := time.Now()
+	for _, step := range []struct {
 		at time.Duration
 		do func() error
 	}{
+		{d / 4, func() error { return unlessEnded(ctx, s.passMonth(ctx)) }},
 		{d / 3, func() error {
-			victims = s.kill(ctx)
+			victim = s.strike(ctx, "SIGKILL", first)
+			s.process(victim).Kill()
+			s.say("nobody stands by: the others wait for ADOPT_AFTER (5 s) until they serve its slots")
+
 			return nil
 		}},
 		{d / 2, func() error {
 			added := first.lab.Contracts.Legacy
 			first.lab.Factories = append(first.lab.Factories, added)
-			defer readPast(s.process(victims[0]).ID)
+			defer readPast(s.process(victim).ID)
+
 			return back(fmt.Sprintf(", and adds a second factory to chain %d: %s", first.id, added))
 		}},
 		{d * 2 / 3, func() error {
-			victims = []int{s.holder(ctx, second, readLeader)}
-			p := s.process(victims[0])
-			s.counters(ctx) // while it can tell what it sent again
-			s.strike(ctx, "SIGTERM", victims[0])
+			victim = s.strike(ctx, "SIGTERM", second)
 			stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second) // the grace that Cloud Run gives
 			defer cancel()
 			begun := time.Now()
-			if err := p.Stop(stop); err != nil {
+			if err := s.process(victim).Stop(stop); err != nil {
 				return err
 			}
 
-			s.say("%s stopped cleanly in %s", p.ID, time.Since(begun).Round(time.Millisecond))
+			s.say("%s stopped cleanly in %s", s.process(victim).ID, time.Since(begun).Round(time.Millisecond))
 
 			return nil
 		}},
 		{d * 5 / 6, func() error { return back("") }},
-		{d * 11 / 12, func() error { return s.reorganise(ctx, first) }},
-	}
-	begun := time.Now()
-	for _, step := range steps {
+		{d * 11 / 12, func() error { return unlessEnded(ctx, s.reorganise(ctx, first)) }},
+	} {
 		select {
 		case <-ctx.Done():
 			return nil
@@ -429,6 +369,27 @@ func (s *scene) faults(ctx context.Context, readPast func(by string)) error {
 			return err
 		}
 	}
+
+	return nil
+}
+
+// strike says which signal the leader of a chain gets, and returns who that is.
+func (s *scene) strike(ctx context.Context, signal string, c *chain) int {
+	id, _, _ := c.leader(ctx) // where nobody is known, it hits the first
+	i := max(0, slices.IndexFunc(s.processes(), func(p *lab.Process) bool { return p.ID == id }))
+	s.say("%s to %s, the leader of chain %d", signal, s.process(i).ID, c.id)
+
+	return i
+}
+
+func (s *scene) passMonth(ctx context.Context) error {
+	for _, c := range s.chains {
+		if err := c.sim.AdvanceTime(ctx, month); err != nil {
+			return err
+		}
+	}
+
+	s.say("a month passes on both chains, so that refunds are possible")
 
 	return nil
 }
@@ -449,53 +410,25 @@ func (s *scene) readPast(ctx context.Context, by string) error {
 		return err
 	}
 
-	s.added = fmt.Sprintf("%s added %s to chain %d: its past, from block %d on, was read within %s", by, address, c.id,
-		start, time.Since(begun).Round(time.Millisecond))
-	s.say("%s", s.added)
+	s.say("%s added %s to chain %d: its past, from block %d on, was read within %s", by, address, c.id, start,
+		time.Since(begun).Round(time.Millisecond))
 
 	return nil
 }
 
-// depth of the reorganisation: the newest blocks of those that it takes back were not published yet.
-const depth = confirmations + 4
-
-// reorganise takes back blocks whose events were published. With commands the chain stays as it is:
-// the account that creates their escrows counts its transactions by itself.
+// reorganise takes back blocks whose events were published.
 func (s *scene) reorganise(ctx context.Context, c *chain) error {
-	if s.commands != nil {
-		return nil
-	}
-
 	head, err := c.lab.Head(ctx)
 	if err != nil || head < c.lab.Contracts.Block+depth+1 {
-		return unlessEnded(ctx, err)
+		return err
 	}
 
 	if err := c.sim.Reorg(ctx, depth, testchain.Drop); err != nil {
-		return unlessEnded(ctx, err)
+		return err
 	}
 
 	s.say("chain %d takes back its last %d blocks, of which %d were published: their events are retracted",
 		c.id, depth, depth-confirmations)
 
 	return nil
-}
-
-// kill ends the leader of the first chain, and the owner of the sender where there is one, and returns who they were.
-func (s *scene) kill(ctx context.Context) []int {
-	if s.commands != nil {
-		s.say("%d commands are under way", s.commands.awaitFlight(ctx))
-	}
-
-	victims := []int{s.holder(ctx, s.chains[0], readLeader)}
-	if owner := s.holder(ctx, s.chains[0], readOwner); s.commands != nil && owner != victims[0] {
-		victims = append(victims, owner)
-	}
-
-	for _, i := range victims {
-		s.strike(ctx, "SIGKILL", i)
-		s.process(i).Kill()
-	}
-
-	return victims
 }

@@ -3,7 +3,6 @@ package demo
 import (
 	"context"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/fusion-prime/escrow-relayer/internal/lab"
@@ -40,10 +39,34 @@ func (s *scene) show(ctx context.Context) error {
 			}
 		}
 
-		s.counters(ctx) // while those who have them live
+		return nil
+	})
+}
+
+// watch says who leads a chain.
+func (s *scene) watch(ctx context.Context, c *chain) error {
+	last := int64(-1)
+
+	return lab.Every(ctx, 10*time.Millisecond, func() error {
+		id, epoch, err := c.leader(ctx)
+		if err == nil && epoch != last && last >= 0 {
+			s.say("%s leads chain %d (epoch %d)", id, c.id, epoch)
+		}
+
+		if err == nil { // else the next look is soon
+			last = epoch
+		}
 
 		return nil
 	})
+}
+
+// leader is the instance that led last; empty: nobody did.
+func (c *chain) leader(ctx context.Context) (id string, epoch int64, err error) {
+	err = c.lab.DB.QueryRow(ctx, `select epoch, coalesce(instance_id, '') from leadership where chain_id = $1`,
+		c.id).Scan(&epoch, &id)
+
+	return id, epoch, err
 }
 
 func (c *chain) look(ctx context.Context) (l *look, err error) {
@@ -75,13 +98,8 @@ func (l *look) String() string {
 		behind = max(0, l.head-confirmations+1-lowest)
 	}
 
-	var commands strings.Builder
-	for i := range f.Senders {
-		fmt.Fprintf(&commands, "  commands under way %d waiting %d", f.Senders[i].InFlight, f.Senders[i].Waiting)
-	}
-
 	return fmt.Sprintf("chain %d  relayers alive %d, leader %-10s slots served %d of %d, adopted %d  block %d, behind by %d  "+
 		"factories %d  escrows %d  messages published %d, waiting %d", f.ChainID, f.Live(), leader, f.Slots.Served,
 		f.Slots.Total, f.Slots.Adopted, l.head, behind, l.factories, f.Escrows.Registered(), l.received,
-		f.Outbox.Messages) + commands.String()
+		f.Outbox.Messages)
 }
