@@ -105,8 +105,6 @@ var All = []Benchmark{
 	{"failover", Failover},
 	{"commands.intake", intakeFigures},
 	{"commands.broadcasts", broadcastFigures},
-	{"commands.queue", queueFigures},
-	{"commands.requests", requestFigures},
 }
 
 // Names of all benchmarks, separated by commas.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"math/big"
 	"math/rand/v2"
 	"time"
@@ -25,14 +24,11 @@ const (
 	busySenders    = 40
 	busyEach       = 64 // commands per sender, and the most that a sender may have in flight
 	singleCommands = 200
-	queueCommands  = 1000 // of one sender
 	singlePause    = 200 * time.Millisecond
-	requestSenders = 10
-	requestBlocks  = 30
 )
 
-// escrows makes n escrows. Their payees are the senders in turn. Each needs two approvals, so that
-// the one that a sender sends does not release it.
+// escrows makes n escrows, and waits until they are known and every sender has an owner. Their payees are the senders
+// in turn. Each needs two approvals, so that the one that a sender sends does not release it.
 func (k *keys) escrows(ctx context.Context, n int) (all []common.Address, err error) {
 	w, err := testchain.OpenWallet(ctx, k.lab.Chain.HTTP(), k.lab.Chain.Accounts()[0])
 	if err != nil {
@@ -62,13 +58,9 @@ func (k *keys) escrows(ctx context.Context, n int) (all []common.Address, err er
 		return nil, err
 	}
 
-	return all, nil
-}
-
-// registered waits until so many escrows are known.
-func (k *keys) registered(ctx context.Context, n int) error {
-	return lab.Until(ctx, 50*time.Millisecond, "the escrows to be registered", func() bool {
-		return k.count(ctx, `select count(*) from escrow_records where status = 'created'`) >= n
+	return all, lab.Until(ctx, 50*time.Millisecond, "escrows to be registered, and senders to have owners", func() bool {
+		return k.count(ctx, `select count(*) from escrow_records where status = 'created'`) >= n &&
+			k.count(ctx, `select count(*) from senders where next_nonce is not null`) == len(k.senders)
 	})
 }
 
@@ -87,77 +79,9 @@ func (k *keys) answered(ctx context.Context) error {
 	})
 }
 
-// onGeth runs a relayer with the keys of senders against a real geth node that makes a block per second, and makes
-// escrows. The caller calls closed.
-func (o *Options) onGeth(ctx context.Context, senders, inFlight, confirmations, escrows int) (k *keys, p *lab.Process,
-	made []common.Address, closed func() error, err error) {
-	node, err := testchain.StartGeth(ctx, testchain.Options{Seed: 7, Accounts: senders + 2, Interval: time.Second})
-	if err != nil {
-		return nil, nil, nil, nil, err
-	}
-
-	closed = node.Stop
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, closed())
-		}
-	}()
-	k, err = openKeys(ctx, lab.Options{Bin: o.Bin, Node: node, Confirmations: confirmations,
-		Postgres: testpg.Options{Durable: true}}, senders, inFlight)
-	if err != nil {
-		return nil, nil, nil, closed, err
-	}
-
-	closed = func() error { return errors.Join(k.lab.Close(), node.Stop()) }
-	if p, err = k.lab.RunReady(ctx, "busy", 0, 1, k.env); err != nil {
-		return k, nil, nil, closed, err
-	}
-
-	o.say("commands: creating %d escrows", escrows)
-	if made, err = k.escrows(ctx, escrows); err == nil {
-		err = k.ready(ctx, escrows)
-	}
-
-	return k, p, made, closed, err
-}
-
-// queueFigures measures for how long one sender, with the limit in flight that it has by default, sends a long queue,
-// behind one confirmation and behind twelve: what a block has is not in flight.
-func queueFigures(ctx context.Context, o *Options) (figures []Figure, err error) {
-	queue := max(3, o.scaled(queueCommands))
-	var rates []float64
-	for _, confirmations := range []int{1, 12} {
-		rate, err := o.queue(ctx, queue, confirmations)
-		if err != nil {
-			return nil, err
-		}
-
-		o.say("commands: %d of one sender at %d confirmations: %.1f per second", queue, confirmations, rate)
-		rates = append(rates, rate)
-		figures = append(figures, o.atLeast(fmt.Sprintf("commands.queue.%d", confirmations), "transactions/s", 0,
-			[]float64{rate}))
-	}
-
-	return append(figures, o.atLeast("commands.queue.ratio", "", 0.9, []float64{rates[1] / rates[0]})), nil
-}
-
-func (o *Options) queue(ctx context.Context, queue, confirmations int) (rate float64, err error) {
-	ctx, cancel := context.WithTimeout(ctx, 15*time.Minute)
-	defer cancel()
-	k, p, escrows, closed, err := o.onGeth(ctx, 1, 0, confirmations, queue)
-	if err != nil {
-		return 0, err
-	}
-
-	defer func() { err = errors.Join(err, closed()) }()
-	rate, _, err = k.burst(ctx, p, escrows)
-
-	return rate, err
-}
-
-// broadcastFigures measures many senders: how fast a queue of commands that become due at one moment is broadcast and
-// answered; and then, for single commands, the time from before the request to the moment at which the node's pool
-// announces the transaction.
+// broadcastFigures measures many senders against a real geth node that makes a block per second: how fast a queue of
+// commands that become due at one moment is broadcast and answered; and then, for single commands, the time from
+// before the request to the moment at which the node's pool announces the transaction.
 func broadcastFigures(ctx context.Context, o *Options) (figures []Figure, err error) {
 	senders, each, singles := busySenders, busyEach, max(3, o.scaled(singleCommands))
 	if o.Scale < 0.01 {
@@ -166,12 +90,30 @@ func broadcastFigures(ctx context.Context, o *Options) (figures []Figure, err er
 
 	ctx, cancel := context.WithTimeout(ctx, 15*time.Minute)
 	defer cancel()
-	k, p, escrows, closed, err := o.onGeth(ctx, senders, busyEach, 0, senders*each+singles)
+	node, err := testchain.StartGeth(ctx, testchain.Options{Seed: 7, Accounts: senders + 2, Interval: time.Second})
 	if err != nil {
 		return nil, err
 	}
 
-	defer func() { err = errors.Join(err, closed()) }()
+	defer func() { err = errors.Join(err, node.Stop()) }()
+	k, err := openKeys(ctx, lab.Options{Bin: o.Bin, Node: node, Postgres: testpg.Options{Durable: true}}, senders,
+		busyEach)
+	if err != nil {
+		return nil, err
+	}
+
+	defer func() { err = errors.Join(err, k.lab.Close()) }()
+	p, err := k.lab.RunReady(ctx, "busy", 0, 1, k.env)
+	if err != nil {
+		return nil, err
+	}
+
+	o.say("commands: creating %d escrows", senders*each+singles)
+	escrows, err := k.escrows(ctx, senders*each+singles)
+	if err != nil {
+		return nil, err
+	}
+
 	broadcast, done, err := k.burst(ctx, p, escrows[:senders*each])
 	if err != nil {
 		return nil, err
@@ -189,17 +131,6 @@ func broadcastFigures(ctx context.Context, o *Options) (figures []Figure, err er
 		unlessFew(o.atMost("commands.latency.p50", "ms", 30, Quantile(latencies, 0.5), latencies), len(latencies), 30),
 		unlessFew(o.atMost("commands.latency.p99", "ms", 150, Quantile(latencies, 0.99), latencies), len(latencies), 100),
 	}, nil
-}
-
-// ready waits until so many escrows are known, and every sender has an owner.
-func (k *keys) ready(ctx context.Context, escrows int) error {
-	if err := k.registered(ctx, escrows); err != nil {
-		return err
-	}
-
-	return lab.Until(ctx, 50*time.Millisecond, "all senders to have an owner", func() bool {
-		return k.count(ctx, `select count(*) from senders where next_nonce is not null`) == len(k.senders)
-	})
 }
 
 // burst sends approvals that all become due at one moment. The rates are from the first nonce given
@@ -316,163 +247,4 @@ func transactions(ctx context.Context, url string) (at func(common.Hash) (time.T
 		func(c *rpc.Client, to chan<- common.Hash) (ethereum.Subscription, error) {
 			return gethclient.New(c).SubscribePendingTransactions(ctx, to)
 		})
-}
-
-// requestFigures is what one sender asks of the node, in addition to what an instance without
-// senders asks: with nothing to do, and with one command per block.
-func requestFigures(ctx context.Context, o *Options) (figures []Figure, err error) {
-	node, err := testchain.StartSim(testchain.Options{Seed: 7, Accounts: requestSenders + 2})
-	if err != nil {
-		return nil, err
-	}
-
-	defer func() { err = errors.Join(err, node.Stop()) }()
-	k, err := openKeys(ctx, lab.Options{Bin: o.Bin, Node: node}, requestSenders, 16)
-	if err != nil {
-		return nil, err
-	}
-
-	defer func() { err = errors.Join(err, k.lab.Close()) }()
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
-	defer cancel()
-	blocks := max(2, o.scaled(requestBlocks))
-	escrows, err := k.escrows(ctx, blocks*requestSenders)
-	if err != nil {
-		return nil, err
-	}
-
-	node.SetInterval(time.Second)
-	without, err := k.measured(ctx, "without", map[string]string{"LOG_LEVEL": "warn"}, len(escrows),
-		func(*lab.Process) error { return k.pass(ctx, blocks) })
-	if err != nil {
-		return nil, err
-	}
-
-	idle, err := k.measured(ctx, "idle", k.env, len(escrows),
-		func(*lab.Process) error { return k.pass(ctx, blocks) })
-	if err != nil {
-		return nil, err
-	}
-
-	busy, err := k.measured(ctx, "busy", k.env, len(escrows),
-		func(p *lab.Process) error { return k.approveInEachBlock(ctx, p, escrows) })
-	if err != nil {
-		return nil, err
-	}
-
-	for _, x := range []struct {
-		name         string
-		with         nodeRequests
-		items, batch float64 // targets
-	}{{"idle", idle, 1, 1}, {"busy", busy, 0, 0}} {
-		items := (x.with.items - without.items) / requestSenders
-		batches := (x.with.batches - without.batches) / requestSenders
-		o.say("commands: %s: %.2f items in %.2f requests per block and sender", x.name, items, batches)
-		figures = append(figures,
-			o.once("commands.requests."+x.name+".items", "items/block/sender", x.items, items),
-			o.once("commands.requests."+x.name+".batches", "requests/block/sender", x.batch, batches))
-	}
-
-	return figures, nil
-}
-
-// approveInEachBlock sends one approval per sender and block, one to each escrow, and waits for the
-// answers.
-func (k *keys) approveInEachBlock(ctx context.Context, p *lab.Process, escrows []common.Address) error {
-	for len(escrows) > 0 {
-		var commands []*command.Signed
-		for sender := range requestSenders {
-			c, err := k.sign(command.Approve, sender, escrows[sender], time.Time{})
-			if err != nil {
-				return err
-			}
-
-			commands = append(commands, c)
-		}
-
-		escrows = escrows[requestSenders:]
-		if _, err := k.post(ctx, p, commands); err != nil {
-			return err
-		}
-
-		if err := k.pass(ctx, 1); err != nil {
-			return err
-		}
-	}
-
-	return k.answered(ctx)
-}
-
-// nodeRequests is what a relayer asked of the node per block.
-type nodeRequests struct {
-	items   float64 // each call of a batch
-	batches float64
-}
-
-// measured runs a relayer, calls during, and returns what the relayer asked of the node per block
-// meanwhile.
-func (k *keys) measured(ctx context.Context, id string, env map[string]string, escrows int,
-	during func(*lab.Process) error) (all nodeRequests, err error) {
-	more := map[string]string{"RPC_URLS": k.lab.Chain.HTTP(), "VERIFY_INTERVAL": "1h"}
-	maps.Copy(more, env)
-
-	p, err := k.lab.RunReady(ctx, id, 0, 1, more)
-	if err != nil {
-		return all, err
-	}
-
-	defer func() { err = errors.Join(err, p.Stop(context.WithoutCancel(ctx))) }()
-	if err := k.registered(ctx, escrows); err != nil {
-		return all, err
-	}
-
-	if err := k.pass(ctx, 3); err != nil { // the start has asked for all that it needs
-		return all, err
-	}
-
-	read := func() (l nodeRequests, head uint64, err error) {
-		m, err := p.Metrics(ctx)
-		if err != nil {
-			return l, 0, err
-		}
-
-		l.items = m.Sum("relayer_rpc_requests_total")
-		for _, series := range m["relayer_rpc_request_duration_seconds"].GetMetric() {
-			l.batches += float64(series.GetHistogram().GetSampleCount())
-		}
-
-		head, err = k.lab.Head(ctx)
-
-		return l, head, err
-	}
-	before, from, err := read()
-	if err != nil {
-		return all, err
-	}
-
-	if err := during(p); err != nil {
-		return all, err
-	}
-
-	after, to, err := read()
-	if err != nil {
-		return all, err
-	}
-
-	passed := float64(max(1, to-from))
-
-	return nodeRequests{(after.items - before.items) / passed, (after.batches - before.batches) / passed}, nil
-}
-
-// pass waits for n more blocks.
-func (k *keys) pass(ctx context.Context, n int) error {
-	from, err := k.lab.Head(ctx)
-	if err != nil {
-		return err
-	}
-
-	return lab.Until(ctx, 10*time.Millisecond, "more blocks", func() bool {
-		head, err := k.lab.Head(ctx)
-		return err == nil && head >= from+uint64(n)
-	})
 }

@@ -49,9 +49,6 @@ func TestEveryFigure(t *testing.T) {
 		"commands.intake": {"commands.intake": 1},
 		"commands.broadcasts": {"commands.broadcasts": 1, "commands.answers": 1,
 			"commands.latency.p50": 3, "commands.latency.p99": 3},
-		"commands.queue": {"commands.queue.1": 1, "commands.queue.12": 1, "commands.queue.ratio": 1},
-		"commands.requests": {"commands.requests.idle.items": 1,
-			"commands.requests.busy.batches": 1},
 	}
 	require.Len(t, All, len(want), "every benchmark is tested")
 	for _, b := range All {
