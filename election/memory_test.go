@@ -66,7 +66,7 @@ func TestMemoryChangesWhereCommitsMayBeForgotten(t *testing.T) {
 		t.Run("synchronous_commit="+commit, func(t *testing.T) {
 			t.Parallel()
 			pg, err := testpg.Start(t.Context(), testpg.Options{
-				Own: true, Settings: map[string]string{"synchronous_commit": commit}})
+				Settings: map[string]string{"synchronous_commit": commit}})
 			require.NoError(t, err)
 			t.Cleanup(func() { require.NoError(t, pg.Stop(context.WithoutCancel(t.Context()))) })
 			template, err := pg.Template(t.Context())

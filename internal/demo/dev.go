@@ -198,7 +198,7 @@ func (d *dev) openDatabase(ctx context.Context) error {
 	}
 
 	d.say("starting Postgres …")
-	server, err := testpg.Start(ctx, testpg.Options{Own: true})
+	server, err := testpg.Start(ctx, testpg.Options{})
 	if err != nil {
 		return err
 	}

@@ -116,7 +116,6 @@ func (l *Lab) deploy(ctx context.Context) (err error) {
 
 func (l *Lab) openDatabase(ctx context.Context) (err error) {
 	if l.PG = l.Server; l.PG == nil {
-		l.Postgres.Own = true
 		if l.PG, err = testpg.Start(ctx, l.Postgres); err != nil {
 			return err
 		}

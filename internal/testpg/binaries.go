@@ -37,7 +37,7 @@ func binaries(ctx context.Context) (string, error) {
 	dir, err := fetch(ctx)
 	if err != nil {
 		return "", fmt.Errorf("find Postgres's programs (initdb, pg_ctl, postgres), which are neither on PATH nor in the "+
-			"usual places; install the postgresql package or set TEST_DATABASE_URL: %w", err)
+			"usual places; install the postgresql package: %w", err)
 	}
 
 	return dir, nil

@@ -7,10 +7,6 @@
 //
 // A program (demo, chaos, bench) calls Start and has a server to itself, which it may also shut down and bring back.
 //
-// When TEST_DATABASE_URL or DATABASE_URL is set, no server is started: databases are created in,
-// and dropped from, that one. Options.Own overrules this for callers that have to stop or tune the
-// server.
-//
 // Server binaries are looked for on PATH, then where Debian, Homebrew and Postgres.app put them;
 // where there are none, they are fetched by embedded-postgres into the user's cache. Postgres
 // refuses to run as root, so root runs it as the user postgres or nobody.

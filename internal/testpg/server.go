@@ -29,10 +29,6 @@ const (
 	callTimeout = 90 * time.Second
 )
 
-// ErrExternal is returned for what only the owner of a server may do, when the server is the one
-// that the environment names.
-var ErrExternal = errors.New("the server was not started by this process")
-
 // Options of a server. The zero value suits tests.
 type Options struct {
 	// Durable switches fsync and full_page_writes on and keeps the files on disk. Zero: off, in memory
@@ -41,33 +37,31 @@ type Options struct {
 	Durable bool
 	// MaxConnections of the server. Zero means 200.
 	MaxConnections int
-	// Own starts a server even though TEST_DATABASE_URL or DATABASE_URL names one.
-	Own bool
 	// Settings are further lines of postgresql.conf, by name, and win over the ones above.
 	Settings map[string]string
 
 	copyOf string // the data folder of the server that it is a standby of; empty: none
 }
 
-// Server is a running Postgres: one that Start started, or the one that the environment names. Its
-// methods may be called concurrently, except Down, Up, Restart and Stop, which belong to one
-// goroutine.
+// Server is a running Postgres. Its methods may be called concurrently, except Down, Up, Restart and Stop, which belong
+// to one goroutine.
 type Server struct {
 	base   url.URL // of the maintenance database
-	bin    string  // folder of the binaries; empty when external
+	bin    string  // folder of the binaries
 	dir    string  // holds the folder "data", the file "log" and nothing else
 	port   *port.Reserved
 	reaper *exec.Cmd
 	leash  *os.File // the reaper acts when this is closed, by Stop or by the end of this process
+
+	template struct {
+		mu   sync.Mutex
+		made bool
+	}
 }
 
 // Start starts a server on a free loopback port, with a data folder of its own, and returns when it
 // accepts connections. ctx bounds the start only.
 func Start(ctx context.Context, o Options) (*Server, error) {
-	if raw := cmp.Or(os.Getenv("TEST_DATABASE_URL"), os.Getenv("DATABASE_URL")); raw != "" && !o.Own {
-		return external(raw)
-	}
-
 	bin, err := binaries(ctx)
 	if err != nil {
 		return nil, err
@@ -120,7 +114,7 @@ func (s *Server) Standby(ctx context.Context) (*Server, error) {
 
 	source := s.base
 	source.RawQuery += "&application_name=" + name
-	b, err := Start(ctx, Options{Own: true, copyOf: s.data(),
+	b, err := Start(ctx, Options{copyOf: s.data(),
 		Settings: map[string]string{"primary_conninfo": source.String()}})
 	if err != nil {
 		return nil, err
@@ -136,16 +130,6 @@ func (s *Server) Standby(ctx context.Context) (*Server, error) {
 // Promote makes a standby a primary, and returns when it takes writes.
 func (s *Server) Promote(ctx context.Context) error {
 	return s.run(ctx, "pg_ctl", "promote", "--pgdata", s.data(), "--wait", "--timeout", startTimeout)
-}
-
-func external(raw string) (*Server, error) {
-	// The driver's prefix is what SQLAlchemy writes; live deployments have it.
-	u, err := url.Parse(strings.Replace(raw, "postgresql+asyncpg://", "postgresql://", 1))
-	if err != nil || !strings.HasPrefix(u.Scheme, "postgres") {
-		return nil, errors.New("read TEST_DATABASE_URL or DATABASE_URL: not of the form postgres://user:password@host/database")
-	}
-
-	return &Server{base: *u}, nil
 }
 
 func (s *Server) start(ctx context.Context, o Options) error {
@@ -272,8 +256,7 @@ func (s *Server) watch() error {
 	return nil
 }
 
-// Stop ends the server (after a fast shutdown) and removes its files. On a server that the
-// environment names it does nothing.
+// Stop ends the server (after a fast shutdown) and removes its files.
 func (s *Server) Stop(ctx context.Context) error {
 	if s.reaper == nil {
 		return nil
@@ -305,19 +288,11 @@ const (
 
 // Down shuts the server down and returns when it is gone. Connections are refused until Up.
 func (s *Server) Down(ctx context.Context, mode Mode) error {
-	if s.bin == "" {
-		return fmt.Errorf("shut Postgres down: %w; set Options.Own", ErrExternal)
-	}
-
 	return s.run(ctx, "pg_ctl", "stop", "--pgdata", s.data(), "--mode", string(mode), "--wait", "--timeout", startTimeout)
 }
 
 // Up starts the server again on the port it had, and returns when it accepts connections.
 func (s *Server) Up(ctx context.Context) error {
-	if s.bin == "" {
-		return fmt.Errorf("start Postgres: %w; set Options.Own", ErrExternal)
-	}
-
 	return s.run(ctx, "pg_ctl", "start", "--pgdata", s.data(), "--log", filepath.Join(s.dir, "log"), "--wait",
 		"--timeout", startTimeout)
 }
@@ -353,7 +328,7 @@ func (s *Server) CreateDatabase(ctx context.Context, name, template string) erro
 func (s *Server) copying() string {
 	version, err := os.ReadFile(filepath.Join(s.data(), "PG_VERSION"))
 	if major, _ := strconv.Atoi(strings.TrimSpace(string(version))); err != nil || major < 15 {
-		return "" // also on a server that the environment names
+		return ""
 	}
 
 	return " strategy file_copy"

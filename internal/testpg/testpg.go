@@ -3,10 +3,8 @@ package testpg
 import (
 	"context"
 	"crypto/rand"
-	"crypto/sha256"
 	"errors"
 	"fmt"
-	"io/fs"
 	"strings"
 	"sync"
 	"testing"
@@ -29,19 +27,6 @@ var shared = sync.OnceValues(func() (*Server, error) {
 	return Start(ctx, Options{})
 })
 
-// template is the name of the migrated database that tests copy, on the shared server.
-var template = sync.OnceValues(func() (string, error) {
-	s, err := shared()
-	if err != nil {
-		return "", err
-	}
-
-	ctx, cancel := context.WithTimeout(context.Background(), setupTimeout)
-	defer cancel()
-
-	return s.Template(ctx)
-})
-
 // Shared returns the server of this test binary and starts it at the first call.
 func Shared(t testing.TB) *Server {
 	t.Helper()
@@ -54,7 +39,7 @@ func Shared(t testing.TB) *Server {
 // New returns the URL of an empty, migrated database that belongs to this test and is dropped at its end.
 func New(t testing.TB) string {
 	t.Helper()
-	name, err := template()
+	name, err := Shared(t).Template(t.Context())
 	require.NoError(t, err)
 
 	return database(t, name)
@@ -120,43 +105,21 @@ func database(t testing.TB, template string) string {
 }
 
 // Template returns the name of a database that has the schema and nothing in it, for
-// CreateDatabase. It is built at the first call; its name holds a hash of the migrations, so that
-// processes which share a server share it too, while they have the same schema.
+// CreateDatabase. It is built at the first call.
 func (s *Server) Template(ctx context.Context) (name string, err error) {
-	name, err = templateName(migrations.FS)
-	if err != nil {
-		return "", fmt.Errorf("hash the migrations: %w", err)
-	}
-
-	conn, err := pgx.Connect(ctx, s.base.String())
-	if err != nil {
-		return "", fmt.Errorf("connect to the maintenance database: %w", err)
-	}
-
-	defer func() { err = errors.Join(err, conn.Close(context.WithoutCancel(ctx))) }()
-
-	// One process builds, the others wait. The lock goes with the connection.
-	if _, err := conn.Exec(ctx, "select pg_advisory_lock(hashtext($1))", name); err != nil {
-		return "", fmt.Errorf("lock the template: %w", err)
-	}
-
-	var exists bool
-	if err := conn.QueryRow(ctx, "select exists (select from pg_database where datname = $1)",
-		name).Scan(&exists); err != nil {
-		return "", fmt.Errorf("look for the template: %w", err)
-	}
-
-	if exists {
+	name = "relayer_template"
+	s.template.mu.Lock()
+	defer s.template.mu.Unlock()
+	if s.template.made {
 		return name, nil
 	}
 
-	// Renamed when complete, since a process that dies half-way must not leave half a template under this name.
-	draft := name + "_draft"
-	if err := errors.Join(s.DropDatabase(ctx, draft), s.CreateDatabase(ctx, draft, "")); err != nil {
+	// One that was begun, and not finished when its caller's time was over, is made anew.
+	if err := errors.Join(s.DropDatabase(ctx, name), s.CreateDatabase(ctx, name, "")); err != nil {
 		return "", err
 	}
 
-	config, err := pgx.ParseConfig(s.URL(draft))
+	config, err := pgx.ParseConfig(s.URL(name))
 	if err != nil {
 		return "", fmt.Errorf("read the template's URL: %w", err)
 	}
@@ -165,27 +128,7 @@ func (s *Server) Template(ctx context.Context) (name string, err error) {
 		return "", fmt.Errorf("build the template: %w", err)
 	}
 
-	rename := fmt.Sprintf("alter database %s rename to %s", pgx.Identifier{draft}.Sanitize(),
-		pgx.Identifier{name}.Sanitize())
-	if _, err := conn.Exec(ctx, rename); err != nil {
-		return "", fmt.Errorf("name the template: %w", err)
-	}
+	s.template.made = true
 
 	return name, nil
-}
-
-func templateName(files fs.FS) (string, error) {
-	h := sha256.New()
-	err := fs.WalkDir(files, ".", func(path string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() {
-			return err
-		}
-
-		content, err := fs.ReadFile(files, path)
-		fmt.Fprintf(h, "%s %d\n%s", path, len(content), content)
-
-		return err
-	})
-
-	return fmt.Sprintf("relayer_template_%x", h.Sum(nil)[:8]), err
 }

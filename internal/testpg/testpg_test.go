@@ -6,7 +6,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
@@ -17,7 +16,7 @@ import (
 
 func TestMain(m *testing.M) {
 	if os.Getenv("TESTPG_CHILD") != "" { // see TestServerEndsWithItsProcess
-		s, err := Start(context.Background(), Options{Own: true})
+		s, err := Start(context.Background(), Options{})
 		fmt.Println(s.dir, s.URL("postgres"), err)
 		_, _ = os.Stdin.Read(make([]byte, 1)) // until it is killed
 
@@ -72,7 +71,7 @@ func TestRestart(t *testing.T) {
 		t.Run(string(tt.mode), func(t *testing.T) {
 			t.Parallel()
 			ctx := t.Context()
-			s, err := Start(ctx, Options{Own: true, Durable: tt.durable, MaxConnections: 20,
+			s, err := Start(ctx, Options{Durable: tt.durable, MaxConnections: 20,
 				Settings: map[string]string{"work_mem": "5MB"}})
 			require.NoError(t, err)
 			dir := s.dir
@@ -132,24 +131,6 @@ func TestServerEndsWithItsProcess(t *testing.T) {
 		"the server lives on")
 	require.Eventually(t, func() bool { _, err := os.Stat(dir); return os.IsNotExist(err) }, time.Minute,
 		10*time.Millisecond, "the files stay")
-}
-
-func TestEnvironmentNamesTheServer(t *testing.T) {
-	s := Shared(t)
-	t.Setenv("DATABASE_URL", "postgres://nobody@127.0.0.1:1/none")
-	t.Setenv("TEST_DATABASE_URL", strings.Replace(s.URL("postgres"), "postgres://", "postgresql+asyncpg://", 1))
-	ext, err := Start(t.Context(), Options{})
-	require.NoError(t, err)
-	require.NoError(t, ext.CreateDatabase(t.Context(), "made_outside", ""))
-	require.NoError(t, ext.Stop(t.Context()))
-	require.ErrorIs(t, ext.Down(t.Context(), Fast), ErrExternal)
-	require.ErrorIs(t, ext.Up(t.Context()), ErrExternal)
-	require.NoError(t, s.DropDatabase(t.Context(), "made_outside"), "Stop left the server alone")
-
-	t.Setenv("TEST_DATABASE_URL", "host=somewhere password=hush")
-	_, err = Start(t.Context(), Options{})
-	require.ErrorContains(t, err, "postgres://user:password@host/database")
-	require.NotContains(t, err.Error(), "hush")
 }
 
 func TestFind(t *testing.T) {

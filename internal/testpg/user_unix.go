@@ -38,7 +38,7 @@ var unprivileged = sync.OnceValues(func() (*syscall.Credential, error) {
 	}
 
 	return nil, errors.New("find a user for Postgres, which refuses root: there is neither postgres nor nobody; " +
-		"create one or set TEST_DATABASE_URL")
+		"create one")
 })
 
 // giveAway makes the server's user the owner of a folder.

@@ -52,7 +52,7 @@ func TestAStandbyIsNotTheServerOfTheSession(t *testing.T) {
 // pair is a primary with the table of its memory, in the database that is named, and its standby.
 func pair(t *testing.T) (name string, standby *testpg.Server) {
 	t.Helper()
-	primary, err := testpg.Start(t.Context(), testpg.Options{Own: true})
+	primary, err := testpg.Start(t.Context(), testpg.Options{})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, primary.Stop(t.Context())) })
 	conn, err := pgx.Connect(t.Context(), primary.URL("postgres"))

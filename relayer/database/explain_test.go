@@ -101,7 +101,7 @@ func TestExplain(t *testing.T) {
 // What a server answers to a wrong password, and to somebody without TLS whom it admits only with it.
 func TestExplainAuthentication(t *testing.T) {
 	t.Parallel()
-	pg, err := testpg.Start(t.Context(), testpg.Options{Own: true})
+	pg, err := testpg.Start(t.Context(), testpg.Options{})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, pg.Stop(context.Background())) })
 	admin, err := pgx.Connect(t.Context(), pg.URL("postgres"))
