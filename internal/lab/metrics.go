@@ -1,9 +1,9 @@
 package lab
 
 import (
+	"bytes"
 	"context"
 	"fmt"
-	"net/http"
 
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
@@ -15,18 +15,13 @@ type Metrics map[string]*dto.MetricFamily
 
 // Metrics reads the metrics of a relayer.
 func (p *Process) Metrics(ctx context.Context) (Metrics, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.URL+"/metrics", nil)
-	if err != nil {
-		return nil, err
-	}
-
-	resp, err := http.DefaultClient.Do(req)
+	_, text, err := p.Get(ctx, "/metrics")
 	if err != nil {
 		return nil, fmt.Errorf("read the metrics of %s: %w", p.ID, err)
 	}
-	defer resp.Body.Close()
+
 	parser := expfmt.NewTextParser(model.UTF8Validation)
-	families, err := parser.TextToMetricFamilies(resp.Body)
+	families, err := parser.TextToMetricFamilies(bytes.NewReader(text))
 	if err != nil {
 		return nil, fmt.Errorf("read the metrics of %s: %w", p.ID, err)
 	}

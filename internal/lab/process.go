@@ -1,9 +1,11 @@
 package lab
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"os/exec"
@@ -115,7 +117,10 @@ func (p *Process) Ready(ctx context.Context) error {
 		case <-running.Done():
 		}
 	}()
-	err := Until(running, 20*time.Millisecond, p.ID+" to be ready", func() bool { return p.says(running, "/readyz") })
+	err := Until(running, 20*time.Millisecond, p.ID+" to be ready", func() bool {
+		code, _, err := p.Get(running, "/readyz")
+		return err == nil && code == http.StatusOK
+	})
 	if err != nil && ctx.Err() == nil {
 		return fmt.Errorf("%s ended before it was ready, see %s", p.ID, p.LogFile)
 	}
@@ -123,17 +128,28 @@ func (p *Process) Ready(ctx context.Context) error {
 	return err
 }
 
-// says reports whether the answer at a path is 200.
-func (p *Process) says(ctx context.Context, path string) bool {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.URL+path, nil)
+// Get asks the relayer for a path.
+func (p *Process) Get(ctx context.Context, path string) (code int, said []byte, err error) {
+	return p.ask(ctx, http.MethodGet, path, nil)
+}
+
+// Post sends the relayer a body.
+func (p *Process) Post(ctx context.Context, path string, body []byte) (code int, said []byte, err error) {
+	return p.ask(ctx, http.MethodPost, path, body)
+}
+
+func (p *Process) ask(ctx context.Context, method, path string, body []byte) (code int, said []byte, err error) {
+	req, err := http.NewRequestWithContext(ctx, method, p.URL+path, bytes.NewReader(body))
 	if err != nil {
-		return false
+		return 0, nil, err
 	}
 
 	resp, err := http.DefaultClient.Do(req)
-	if err == nil {
-		resp.Body.Close()
+	if err != nil {
+		return 0, nil, err
 	}
+	defer resp.Body.Close()
+	said, err = io.ReadAll(resp.Body)
 
-	return err == nil && resp.StatusCode == http.StatusOK
+	return resp.StatusCode, said, err
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"os/exec"
 	"regexp"
@@ -197,19 +196,11 @@ func (l *Lab) screen(ctx context.Context, p *Process, name string) string {
 		return string(text)
 	}
 
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.URL+path, nil)
-	if err != nil {
+	code, text, err := p.Get(ctx, path)
+	switch {
+	case err != nil:
 		return err.Error()
-	}
-
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return err.Error()
-	}
-
-	defer resp.Body.Close()
-	text, _ := io.ReadAll(resp.Body)
-	if name == "/readyz" && resp.StatusCode == http.StatusOK {
+	case name == "/readyz" && code == http.StatusOK:
 		return ""
 	}
 

@@ -6,14 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"math/big"
-	"net"
 	"strings"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common/hexutil"
 	"github.com/ethereum/go-ethereum/rpc"
-
-	"github.com/fusion-prime/escrow-relayer/internal/port"
 )
 
 // Node is a running chain. Its methods may be called concurrently, except Stop.
@@ -51,8 +48,6 @@ type Options struct {
 	Accounts int
 	// ChainID. Zero: 1337. geth --dev knows no other.
 	ChainID uint64
-	// Addr to listen on, host:port, the port a fixed one. Zero: a free port of 127.0.0.1.
-	Addr string
 	// Interval mines a block at that pace. Zero: Sim mines on demand only, geth and anvil also
 	// whenever a transaction comes. Nodes that are processes take whole seconds.
 	Interval time.Duration
@@ -65,26 +60,6 @@ func (o Options) withDefaults() Options {
 	o.ChainID = cmp.Or(o.ChainID, 1337)
 
 	return o
-}
-
-// reserve reserves a port for an address that is empty, and fills it in. One that the caller chose has
-// to be free: behind one in use another chain may answer in our node's place.
-func reserve(addr *string) (*port.Reserved, error) {
-	if *addr != "" {
-		l, err := net.Listen("tcp", *addr)
-		if err != nil {
-			return nil, err
-		}
-
-		return nil, l.Close()
-	}
-
-	r, err := port.Reserve()
-	if err == nil {
-		*addr = r.Addr()
-	}
-
-	return r, err
 }
 
 // rawTransactions returns the signed transactions of the newest depth blocks, by block, in order.

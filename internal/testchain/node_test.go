@@ -290,15 +290,6 @@ func TestSimMinesAtAnInterval(t *testing.T) {
 	require.InDelta(t, at, headOf(t, dial(t, n.HTTP())).Number.Uint64(), 1, "one block may have been on its way")
 }
 
-func TestSimAddressInUse(t *testing.T) {
-	t.Parallel()
-	n := startSim(t, testchain.Options{})
-	_, err := testchain.StartSim(testchain.Options{Addr: n.HTTP()[len("http://"):]})
-	require.ErrorContains(t, err, "address already in use")
-	_, err = testchain.StartSim(testchain.Options{Addr: "nowhere"})
-	require.ErrorContains(t, err, "nowhere")
-}
-
 func TestAccountsFollowFromTheSeed(t *testing.T) {
 	t.Parallel()
 	require.Equal(t, testchain.Accounts(7, 5)[:3], testchain.Accounts(7, 3))

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"math/big"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -29,10 +28,9 @@ const startTimeout = time.Minute
 // process, however that ends.
 type process struct {
 	options  Options
-	url      string // without the scheme
 	accounts []Account
 	client   *rpc.Client
-	reserved *port.Reserved // nil: the caller chose the address
+	reserved *port.Reserved
 	dir      string
 	cmd      *exec.Cmd
 	done     chan struct{} // closed when the process has ended
@@ -46,22 +44,17 @@ type process struct {
 // startProcess runs a program that serves HTTP and WebSocket at the address, and returns when it answers.
 func startProcess(ctx context.Context, o Options, program string,
 	args func(dir, host, port string) []string) (*process, error) {
-	p := &process{options: o, url: o.Addr, accounts: Accounts(o.Seed, o.Accounts), done: make(chan struct{})}
+	p := &process{options: o, accounts: Accounts(o.Seed, o.Accounts), done: make(chan struct{})}
 	var err error
-	if p.reserved, err = reserve(&p.url); err != nil {
+	if p.reserved, err = port.Reserve(); err != nil {
 		return nil, fmt.Errorf("start %s: %w", filepath.Base(program), err)
-	}
-
-	host, port, err := net.SplitHostPort(p.url)
-	if err != nil {
-		return nil, fmt.Errorf("listen at %s: %w", p.url, err)
 	}
 
 	if p.dir, err = os.MkdirTemp("", "escrow-relayer-node-"); err != nil {
 		return nil, fmt.Errorf("make the node's folder: %w", err)
 	}
 
-	if err := p.run(program, args(p.dir, host, port)); err != nil {
+	if err := p.run(program, args(p.dir, "127.0.0.1", strconv.Itoa(p.reserved.Number))); err != nil {
 		return nil, errors.Join(err, p.reserved.Close(), os.RemoveAll(p.dir))
 	}
 
@@ -135,7 +128,7 @@ func (p *process) answer(ctx context.Context) error {
 		}
 
 		if id.ToInt().Cmp(p.ChainID()) != 0 {
-			return false, fmt.Errorf("another chain answers at %s: its id is %s", p.url, id.ToInt())
+			return false, fmt.Errorf("another chain answers at %s: its id is %s", p.reserved.Addr(), id.ToInt())
 		}
 
 		return true, nil
@@ -167,8 +160,8 @@ func (p *process) log() []byte {
 	return bytes.TrimSpace(text[max(0, len(text)-2000):])
 }
 
-func (p *process) HTTP() string        { return "http://" + p.url }
-func (p *process) WS() string          { return "ws://" + p.url }
+func (p *process) HTTP() string        { return "http://" + p.reserved.Addr() }
+func (p *process) WS() string          { return "ws://" + p.reserved.Addr() }
 func (p *process) ChainID() *big.Int   { return new(big.Int).SetUint64(p.options.ChainID) }
 func (p *process) Accounts() []Account { return p.accounts }
 

@@ -9,9 +9,7 @@ import (
 	"maps"
 	"math/big"
 	"math/rand/v2"
-	"net"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
 
@@ -37,8 +35,7 @@ import (
 // others. It mines when told to, or at Options.Interval; a transaction alone makes no block.
 type Sim struct {
 	options  Options
-	url      string         // without the scheme
-	reserved *port.Reserved // nil: the caller chose the address
+	reserved *port.Reserved
 	accounts []Account
 	stranger Account // emits what shifts the indexes of others' logs
 	client   *rpc.Client
@@ -61,13 +58,12 @@ func StartSim(o Options) (*Sim, error) {
 	s := &Sim{options: o, accounts: all[:o.Accounts], stranger: all[o.Accounts], stop: make(chan struct{}),
 		pace: make(chan time.Duration)}
 	var err error
-	s.url = o.Addr
-	if s.reserved, err = reserve(&s.url); err == nil {
+	if s.reserved, err = port.Reserve(); err == nil {
 		err = s.startBackend(endow(all))
 	}
 
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("start the simulated chain at %s: %w", s.url, err), s.close())
+		return nil, errors.Join(fmt.Errorf("start the simulated chain: %w", err), s.close())
 	}
 
 	if s.client, err = rpc.Dial(s.HTTP()); err != nil {
@@ -81,23 +77,13 @@ func StartSim(o Options) (*Sim, error) {
 }
 
 // startBackend does what go-ethereum's package simulated does, and keeps hold of the chain.
-func (s *Sim) startBackend(alloc types.GenesisAlloc) error {
-	host, portText, err := net.SplitHostPort(s.url)
-	if err != nil {
-		return err
-	}
-
-	port, err := strconv.Atoi(portText)
-	if err != nil {
-		return err
-	}
-
-	n := node.DefaultConfig
+func (s *Sim) startBackend(alloc types.GenesisAlloc) (err error) {
+	n, host, number := node.DefaultConfig, "127.0.0.1", s.reserved.Number
 	n.DataDir, n.P2P = "", p2p.Config{NoDiscovery: true}
 	// The same port serves both.
-	n.HTTPHost, n.HTTPPort, n.HTTPModules, n.HTTPVirtualHosts = host, port,
+	n.HTTPHost, n.HTTPPort, n.HTTPModules, n.HTTPVirtualHosts = host, number,
 		[]string{"eth", "net", "web3", "txpool"}, []string{"*"}
-	n.WSHost, n.WSPort, n.WSModules, n.WSOrigins = host, port, n.HTTPModules, []string{"*"}
+	n.WSHost, n.WSPort, n.WSModules, n.WSOrigins = host, number, n.HTTPModules, []string{"*"}
 	config := *params.AllDevChainProtocolChanges
 	config.ChainID = new(big.Int).SetUint64(s.options.ChainID)
 	// the rules of live chains: the drafts of the next forks price gas otherwise
@@ -178,10 +164,10 @@ func (s *Sim) thaw() error {
 }
 
 // HTTP is its URL for requests.
-func (s *Sim) HTTP() string { return "http://" + s.url }
+func (s *Sim) HTTP() string { return "http://" + s.reserved.Addr() }
 
 // WS is its URL for subscriptions.
-func (s *Sim) WS() string { return "ws://" + s.url }
+func (s *Sim) WS() string { return "ws://" + s.reserved.Addr() }
 
 // ChainID is what eth_chainId answers.
 func (s *Sim) ChainID() *big.Int { return new(big.Int).SetUint64(s.options.ChainID) }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"slices"
 	"time"
 
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
@@ -100,17 +99,6 @@ func (s *subscriber) with(name string, f func(*subscription)) (*emptypb.Empty, e
 	f(sub)
 
 	return &emptypb.Empty{}, nil
-}
-
-// DeleteSubscription ends it. Streams that are open get nothing any more.
-func (s *subscriber) DeleteSubscription(_ context.Context, req *pubsubpb.DeleteSubscriptionRequest) (*emptypb.Empty,
-	error) {
-	return s.with(req.Subscription, func(sub *subscription) {
-		delete(s.server.subscriptions, req.Subscription)
-		if t := s.server.topics[sub.proto.Topic]; t != nil {
-			t.subscriptions = slices.DeleteFunc(t.subscriptions, func(other *subscription) bool { return other == sub })
-		}
-	})
 }
 
 func (s *subscriber) Acknowledge(_ context.Context, req *pubsubpb.AcknowledgeRequest) (*emptypb.Empty, error) {
