@@ -129,7 +129,10 @@ compose: image ## a local fleet with Prometheus and Grafana (needs docker compos
 
 .PHONY: release
 release: ## archives, image, Helm chart, SBOMs and checksums, in dist; built twice and compared (ARGS="-only linux/amd64")
-	go run ./internal/release/cmd/release -out dist -verify $(ARGS)
+	go run ./internal/release/cmd/release -out dist $(ARGS)
+	@again=$$(mktemp -d) && trap 'rm -rf "$$again"' EXIT && git clone --quiet --no-local . "$$again/source" && \
+	  (cd "$$again/source" && go run ./internal/release/cmd/release -out dist $(ARGS) >/dev/null) && \
+	  diff dist/SHA256SUMS "$$again/source/dist/SHA256SUMS" && echo "built a second time elsewhere: the same bytes"
 
 .PHONY: notices
 notices: ## write deploy/THIRD_PARTY_NOTICES anew, after a change of go.mod

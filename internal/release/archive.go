@@ -233,29 +233,3 @@ func (s *Source) tar(to io.Writer, prefix string, files []file) error {
 
 	return w.Close()
 }
-
-// Verify makes everything again from a clone in another folder, and compares the checksums with those of Make.
-func (s *Source) Verify(ctx context.Context, sums string, platforms ...Platform) error {
-	dir, err := os.MkdirTemp("", "escrow-release-again-")
-	if err != nil {
-		return err
-	}
-	defer os.RemoveAll(dir)
-	clone := exec.CommandContext(ctx, "git", "clone", "--quiet", "--no-local", s.Root, filepath.Join(dir, "source"))
-	if text, err := clone.CombinedOutput(); err != nil {
-		return fmt.Errorf("clone to build again: %w: %s", err, text)
-	}
-
-	again := *s
-	again.Root = filepath.Join(dir, "source")
-	second, err := again.Make(ctx, filepath.Join(dir, "out"), platforms...)
-	if err != nil {
-		return err
-	}
-
-	if second != sums {
-		return fmt.Errorf("built twice, and it differs: first\n%sthen\n%s", sums, second)
-	}
-
-	return nil
-}

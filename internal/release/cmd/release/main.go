@@ -1,6 +1,6 @@
 // Command release makes what a release has, or the image of one platform, or the notices of what is linked.
 //
-//	go run ./internal/release/cmd/release -out dist [-only linux/amd64] [-verify]
+//	go run ./internal/release/cmd/release -out dist [-only linux/amd64]
 //	go run ./internal/release/cmd/release -image bin/image.tar -only linux/amd64
 //	go run ./internal/release/cmd/release -notices
 package main
@@ -19,13 +19,12 @@ import (
 func main() {
 	out := flag.String("out", "dist", "folder to write to")
 	only := flag.String("only", "", "one platform, as linux/amd64; without it all")
-	verify := flag.Bool("verify", false, "build everything a second time elsewhere, and compare")
 	notices := flag.Bool("notices", false, "write deploy/THIRD_PARTY_NOTICES and nothing else")
 	image := flag.String("image", "",
 		"write the image of one platform to this file and nothing else; the tree may have changes")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	err := run(ctx, *out, *only, *image, *verify, *notices)
+	err := run(ctx, *out, *only, *image, *notices)
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "release:", err)
@@ -33,14 +32,14 @@ func main() {
 	}
 }
 
-func run(ctx context.Context, out, only, image string, verify, notices bool) error {
+func run(ctx context.Context, out, only, image string, notices bool) error {
 	root, err := os.Getwd()
 	if err != nil {
 		return err
 	}
 
 	if notices {
-		return write(ctx, root, "deploy/THIRD_PARTY_NOTICES", release.Notices, release.Platforms...)
+		return writeNotices(ctx, root)
 	}
 
 	s, err := release.ReadSource(ctx, root)
@@ -64,36 +63,23 @@ func run(ctx context.Context, out, only, image string, verify, notices bool) err
 	}
 
 	sums, err := s.Make(ctx, out, platforms...)
-	if err != nil {
-		return err
+	if err == nil {
+		fmt.Printf("%s (%s) in %s:\n%s", s.Version, s.Commit, out, sums)
 	}
 
-	fmt.Printf("%s (%s) in %s:\n%s", s.Version, s.Commit, out, sums)
-	if !verify {
-		return nil
-	}
-
-	if err := s.Verify(ctx, sums, platforms...); err != nil {
-		return err
-	}
-
-	fmt.Println("built a second time elsewhere: the same bytes")
-
-	return nil
+	return err
 }
 
-// write puts what a list of modules is in some form into a file.
-func write(ctx context.Context, root, file string, form func([]release.Module) ([]byte, error),
-	platforms ...release.Platform) error {
-	modules, err := release.Modules(ctx, root, platforms...)
+func writeNotices(ctx context.Context, root string) error {
+	modules, err := release.Modules(ctx, root, release.Platforms...)
 	if err != nil {
 		return err
 	}
 
-	text, err := form(modules)
+	text, err := release.Notices(modules)
 	if err != nil {
 		return err
 	}
 
-	return os.WriteFile(file, text, 0o644)
+	return os.WriteFile("deploy/THIRD_PARTY_NOTICES", text, 0o644)
 }
