@@ -168,3 +168,25 @@ func TestCursorMovesUnderPreparedBlocks(t *testing.T) {
 	require.NoError(t, tx.Commit(t.Context()))
 	w.expect(w.head() - confirmations)
 }
+
+// A commit of this instance is still under way, its answer was lost: what the watch and its publisher begin with is
+// read after its end.
+func TestALoadWaitsForACommitThatIsUnderWay(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	w.create(1)
+	w.mine(1 + confirmations)
+	commit, err := w.DB.Begin(t.Context())
+	require.NoError(t, err)
+	_, err = commit.Exec(t.Context(), `select from cursors for update`)
+	require.NoError(t, err)
+	w.run(watch.FilterTopics, true)
+	require.Eventually(t, func() bool {
+		return len(w.Column(`select '' from pg_stat_activity
+			where datname = current_database() and wait_event_type = 'Lock'`)) > 0
+	}, time.Minute, 5*time.Millisecond)
+	reloads := w.out.reloads()
+	require.NoError(t, commit.Rollback(t.Context()))
+	require.Zero(t, reloads)
+	w.expect(w.head() - confirmations)
+}
