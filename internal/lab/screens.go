@@ -8,7 +8,6 @@ import (
 	"os/exec"
 	"regexp"
 	"slices"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -144,10 +143,10 @@ func (l *Lab) Quiet(ctx context.Context, p *Process, f *Fault) error {
 }
 
 // Told looks at every screen, of an instance and of the commands, until it names a fault that began now; it returns how
-// long that took, and what a screen said that is never true.
-func (l *Lab) Told(ctx context.Context, p *Process, f *Fault) (took map[string]time.Duration, wrong []string) {
+// long that took.
+func (l *Lab) Told(ctx context.Context, p *Process, f *Fault) map[string]time.Duration {
 	begun, says := time.Now(), regexp.MustCompile(f.Says)
-	took = map[string]time.Duration{}
+	took := map[string]time.Duration{}
 	var mu sync.Mutex
 	var wg sync.WaitGroup
 	for _, name := range Screens {
@@ -159,19 +158,11 @@ func (l *Lab) Told(ctx context.Context, p *Process, f *Fault) (took map[string]t
 			look := time.NewTicker(100 * time.Millisecond)
 			defer look.Stop()
 			for ctx.Err() == nil {
-				text := l.screen(ctx, p, name)
-				told := says.MatchString(text)
-				mu.Lock()
-				if strings.Contains(text, "instances died") {
-					wrong = append(wrong, name+": "+text)
-				}
-
-				if told {
+				if says.MatchString(l.screen(ctx, p, name)) {
+					mu.Lock()
+					defer mu.Unlock()
 					took[name] = time.Since(begun)
-				}
 
-				mu.Unlock()
-				if told {
 					return
 				}
 
@@ -182,7 +173,7 @@ func (l *Lab) Told(ctx context.Context, p *Process, f *Fault) (took map[string]t
 
 	wg.Wait()
 
-	return took, slices.Compact(wrong)
+	return took
 }
 
 // screen is what a screen says now.

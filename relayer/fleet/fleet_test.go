@@ -187,6 +187,7 @@ func TestNobodyAlive(t *testing.T) {
 	f, err := fleet.Read(t.Context(), w.DB, chain)
 	require.NoError(t, err)
 	require.Equal(t, []string{fleet.NobodyAlive}, kinds(f.Problems))
+	require.Regexp(t, `no instance is connected: .*; 1 instance did not stop, last heard of \d+\w+ ago`, f.Problems[0].Text)
 	require.Equal(t, 2520, f.Slots.Dead)
 	require.Equal(t, 2520, f.Slots.Unserved)
 	require.Equal(t, fleet.Dead, f.Instances[0].State)

@@ -189,7 +189,8 @@ func (f *Fleet) Judge() []Problem {
 		p.add(DatabaseRefuses, Critical, askThem, "%s connected, and none writes: the database refuses their writes, or "+
 			"they hang; nothing is stored or published%s", instances(f.connected()), f.faults())
 	case f.Live() == 0:
-		p.add(NobodyAlive, Critical, "start an instance; it continues where the last one stopped", "%s", f.nobodyAlive())
+		p.add(NobodyAlive, Critical, "see whether one runs, and what its log says; start one if none does: it continues where "+
+			"the last one stopped", "%s", f.nobodyAlive())
 	default:
 		f.judgeNodes(&p)
 		f.judgeLeader(&p)
@@ -281,23 +282,26 @@ func (f *Fleet) judgeFindings(p *problems) {
 	}
 }
 
+// nobodyAlive says what is known: how many stopped cleanly, and when the others were last heard of. A session that is
+// gone does not tell whether its instance died or cannot connect.
 func (f *Fleet) nobodyAlive() string {
-	stopped, since := 0, Age(0)
+	stopped, since, heard := 0, Age(0), Age(math.MaxInt64)
 	for i := range f.Instances {
-		if f.Instances[i].State == Stopped {
+		if in := &f.Instances[i]; in.State == Stopped {
 			stopped++
-			since = max(since, f.Instances[i].DeadFor)
+			since = max(since, in.DeadFor)
+		} else {
+			heard = min(heard, in.HeartbeatAge)
 		}
 	}
 
-	text := "no instance is alive: nothing is watched or published"
-	switch died := len(f.Instances) - stopped; {
-	case stopped > 0 && died == 0:
+	text := "no instance is connected: nothing is watched or published"
+	if stopped > 0 {
 		text += fmt.Sprintf("; %s stopped cleanly, the first %s ago", instances(stopped), since)
-	case stopped > 0:
-		text += fmt.Sprintf("; %s stopped cleanly, %s died", instances(stopped), instances(died))
-	case died > 0:
-		text += fmt.Sprintf("; %s died", instances(died))
+	}
+
+	if others := len(f.Instances) - stopped; others > 0 {
+		text += fmt.Sprintf("; %s did not stop, last heard of %s ago", instances(others), heard)
 	}
 
 	return text
