@@ -101,8 +101,8 @@ func (b Breakage) Plan() Plan {
 	switch b.Name {
 	case "believes":
 		return lyingPlan(1)
-	case "forgets-layouts":
-		return planOf(6*sec, Fault{Kind: Grow, At: 4 * sec, For: sec})
+	case "forgets-layouts": // the traffic has used the older factory by then, on a busy machine too
+		return planOf(10*sec, Fault{Kind: Grow, At: 8 * sec, For: sec})
 	}
 
 	p := NewCommandsPlan(1)

@@ -21,7 +21,7 @@ import (
 func TestASeed(t *testing.T) {
 	t.Parallel()
 	verdict := clean(t, build(t), NewCommandsPlan(1))
-	require.NotZero(t, verdict.Commands.Transactions, "nothing was sent: nothing was tried")
+	require.NotZero(t, verdict.Transactions, "nothing was sent: nothing was tried")
 }
 
 // clean carries out a plan and demands that nothing is wrong at the end.

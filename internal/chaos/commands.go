@@ -51,9 +51,7 @@ type way struct {
 	lost       *books                     // what databases knew that were replaced; nil: none was
 	halted     map[common.Address]string  // senders that an operator had to look at, and why
 	unrecorded []string                   // bytes that reached a node and were in no database
-	unchecked  int                        // bytes that reached a node while the database could not be asked
-	checked    int
-	trap       *sendTrap // armed; nil: none
+	trap       *sendTrap                  // armed; nil: none
 	pending    sync.WaitGroup
 }
 

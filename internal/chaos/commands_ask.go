@@ -300,24 +300,18 @@ func (w *way) post(ctx context.Context, n int, body []byte) bool {
 
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, p.URL+"/commands", bytes.NewReader(body))
+	code, _, err := p.Post(ctx, "/commands", body)
 	if err != nil {
 		return false
 	}
 
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return false
-	}
-
-	_ = resp.Body.Close()
-	switch resp.StatusCode {
+	switch code {
 	case http.StatusAccepted, http.StatusMultiStatus, http.StatusBadRequest, http.StatusUnauthorized, http.StatusForbidden,
 		http.StatusRequestTimeout, http.StatusConflict:
 		return true
 	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
 	default:
-		w.run.note("%s answered %d to commands: %.200s", p.ID, resp.StatusCode, body)
+		w.run.note("%s answered %d to commands: %.200s", p.ID, code, body)
 	}
 
 	return false

@@ -21,44 +21,8 @@ import (
 	"github.com/fusion-prime/escrow-relayer/internal/lab"
 )
 
-// commandInstruments stop an instance inside a step of commandSteps: a statement of the table, or
-// the commit of a transaction that has changed it.
-var commandInstruments = func() []string {
-	list := []string{
-		`create table chaos_steps (app text, step text)`,
-		`create function chaos_step() returns trigger language plpgsql security definer as $$
-			declare name text := tg_table_name || ' ' || lower(tg_op) || case when tg_level = 'ROW' then ' commit' else '' end;
-			begin
-				while exists (select from chaos_steps where app = current_setting('application_name') and step = name) loop
-					perform pg_sleep(0.02);
-				end loop;
-				return null;
-			end $$`,
-	}
-	for _, on := range commandSteps {
-		table, event, _ := strings.Cut(on, " ")
-		event, atCommit := strings.CutSuffix(event, " commit")
-		if atCommit {
-			list = append(list, fmt.Sprintf(`create constraint trigger chaos_%s_commit after %s on %s
-				deferrable initially deferred
-				for each row execute function chaos_step()`, event, event, table))
-
-			continue
-		}
-
-		list = append(list, fmt.Sprintf(`create trigger chaos_%s after %s on %s for each statement
-			execute function chaos_step()`,
-			event, event, table))
-	}
-
-	return list
-}()
-
-// stepPatience is how long a fault waits for somebody to come to its step, sendPatience for a transaction.
-const (
-	stepPatience = 3 * time.Second
-	sendPatience = 15 * time.Second
-)
+// sendPatience is how long a fault waits for a transaction.
+const sendPatience = 15 * time.Second
 
 // inject carries one fault of the way back out, and undoes it.
 func (w *way) inject(ctx context.Context, f Fault) error {
@@ -134,28 +98,20 @@ func (w *way) atStep(ctx context.Context, f Fault) error {
 	}
 
 	defer r.back(i)
-	app := "escrow-relayer/" + p.ID
-	if _, err := r.lab.DB.Exec(ctx, `insert into chaos_steps values ($1, $2)`, app, step); err != nil {
-		return nil
-	}
-
-	caught := r.caught(ctx, app)
-	if caught {
+	undo := func() error { p.Signal(syscall.SIGCONT); return nil }
+	defer func() { _ = undo() }()
+	caught, err := r.inStep(ctx, p, step, func() {
 		r.saw("%s in %q", f.Kind, step)
 		switch f.Kind {
 		case StepKill:
 			p.Kill()
 		case StepFreeze:
 			p.Signal(syscall.SIGSTOP)
-			defer p.Signal(syscall.SIGCONT)
 		case StepCut:
-			undo := r.network[i].database.Cut()
-			defer func() { _ = undo() }()
+			undo = r.network[i].database.Cut()
 		}
-	}
-
-	// The statement or the commit goes on now, if it does.
-	if err := r.surely(ctx, `delete from chaos_steps`); err != nil || !caught {
+	})
+	if err != nil || !caught {
 		return err
 	}
 
@@ -289,13 +245,8 @@ func (w *way) onSend(raw []byte) bool {
 	err = w.run.lab.DB.QueryRow(ctx, `select exists (select from command_attempts where tx_hash = $1)`,
 		tx.Hash().Hex()).Scan(&recorded)
 	w.mu.Lock()
-	switch _, before := w.lost.attempt(tx.Hash()); {
-	case err != nil:
-		w.unchecked++
-	case !recorded && !before:
+	if _, before := w.lost.attempt(tx.Hash()); err == nil && !recorded && !before { // else it could not be asked
 		w.unrecorded = append(w.unrecorded, fmt.Sprintf("%s, nonce %d of %s", tx.Hash(), tx.Nonce(), from))
-	default:
-		w.checked++
 	}
 
 	trap := w.trap
@@ -455,7 +406,7 @@ func (w *way) restore(ctx context.Context, f Fault) error {
 		return err
 	}
 
-	for _, t := range []string{"chaos_refusal", "chaos_pause", "chaos_slow", "chaos_steps"} { // faults of then
+	for _, t := range []string{"chaos_refusal", "chaos_slow", "chaos_steps"} { // faults of then
 		if err := r.surely(ctx, `delete from `+t); err != nil {
 			return err
 		}

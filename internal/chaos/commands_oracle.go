@@ -1,8 +1,8 @@
 package chaos
 
 import (
+	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"math/big"
 	"slices"
@@ -141,21 +141,6 @@ func (w *way) readSenders(ctx context.Context) (map[common.Hash]mined, error) {
 	return all, nil
 }
 
-// CommandsVerdict counts what became of commands.
-type CommandsVerdict struct {
-	Asked, Stored, Transactions, Broadcasts, Unchecked int
-	Answers                                            int
-	States                                             map[string]int
-	Reopened                                           int
-	Halted                                             int
-}
-
-func (v *CommandsVerdict) String() string {
-	states, _ := json.Marshal(v.States)
-	return fmt.Sprintf("commands asked for %d, stored %d, answers %d %s, reopened %d, transactions %d, broadcasts that were recorded before %d, not asked %d, halted %d",
-		v.Asked, v.Stored, v.Answers, states, v.Reopened, v.Transactions, v.Broadcasts, v.Unchecked, v.Halted)
-}
-
 // commandsTimeout is how long all answers may take after the last fault.
 const commandsTimeout = 5 * time.Minute
 
@@ -212,45 +197,38 @@ func (w *way) settle(ctx context.Context, v *Verdict) error {
 
 // open says what is not answered yet. A halted sender is given its next nonce.
 func (w *way) open(ctx context.Context, v *Verdict) string {
-	db, chain := w.run.lab.DB, w.run.chain.ChainID().Int64()
 	if err := w.adoptHalted(ctx, v); err != nil {
 		return err.Error()
 	}
 
-	var ids []string
-	if err := db.QueryRow(ctx, `select array_agg(command_id) from commands where requester <> $1`, past).Scan(&ids); err != nil {
-		return err.Error()
-	}
-
-	if n := w.untaken(ids); n > 0 {
-		return fmt.Sprintf("%d commands were handed over and are not stored", n)
-	}
-
-	var commands, replies int
-	var sample string
-	if err := db.QueryRow(ctx, `select (select count(*) from commands where chain_id = $1 and answered_at is null),
-		(select count(*) from replies where chain_id = $1),
-		coalesce((select string_agg(
-			format('%s %s of %s: %s %s, nonce %s', kind, command_id, sender, state, code, nonce), '; ')
-			from (select * from commands where answered_at is null order by nonce limit 3) c), '')`,
-		chain).Scan(&commands, &replies, &sample); err != nil {
-		return err.Error()
-	}
-
 	missing, err := w.unnoticed(ctx)
-	switch {
-	case err != nil:
-		return err.Error()
-	case missing != "":
-		return missing
-	case commands > 0:
-		return fmt.Sprintf("%d commands are open: %s", commands, sample)
-	case replies > 0:
-		return fmt.Sprintf("%d answers are not published", replies)
+	if err != nil || missing != "" {
+		return cmp.Or(missing, fmt.Sprint(err))
 	}
 
-	if n := w.unrefused(); n > 0 {
-		return fmt.Sprintf("%d messages are to be refused and are not", n)
+	now, err := readBooks(ctx, w.run.lab.DB)
+	if err != nil {
+		return err.Error()
+	}
+
+	for _, row := range now.commands {
+		if row.AnsweredAt == nil {
+			return fmt.Sprintf("a command is open: %+v", row)
+		}
+	}
+
+	var replies int
+	err = w.run.lab.DB.QueryRow(ctx, `select count(*) from replies where chain_id = $1`,
+		w.run.chain.ChainID().Int64()).Scan(&replies)
+	if err != nil || replies > 0 {
+		return fmt.Sprintf("%d answers are not published, %v", replies, err)
+	}
+
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	c := newChecker(w, &Verdict{}, now) // what is wrong is told in the end
+	if lacking := c.lacking(); len(lacking) > 0 {
+		return lacking[0]
 	}
 
 	return ""
@@ -305,58 +283,6 @@ func (w *way) adoptHalted(ctx context.Context, v *Verdict) error {
 	return err
 }
 
-// unrefused is how many messages have no refusal yet that are due one. Nothing of them is stored: an
-// instance that is killed with one in its hands leaves no trace of it, until it comes again.
-func (w *way) unrefused() (n int) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.lost != nil {
-		return 0
-	}
-
-	refused := map[string]int{}
-	for _, m := range w.pubsub.Replies.Messages() {
-		if a, err := command.DecodeAnswer(m.Data); err == nil && a.State == command.Refused {
-			refused[a.CommandID+a.Code]++
-		}
-	}
-
-	for _, a := range w.asked {
-		if key := a.id + a.want; a.topic && a.want != "" {
-			if refused[key] == 0 {
-				n++
-			} else if a.id == "" {
-				refused[key]--
-			}
-		}
-	}
-
-	return n
-}
-
-// untaken is how many commands were handed over that are not among those that are stored. A
-// database that was restored has forgotten some, and nobody hands them over again.
-func (w *way) untaken(stored []string) (n int) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.lost != nil {
-		return 0
-	}
-
-	known := map[string]bool{}
-	for _, id := range stored {
-		known[id] = true
-	}
-
-	for _, a := range w.asked {
-		if a.delivered && a.want == "" && !known[a.id] {
-			n++
-		}
-	}
-
-	return n
-}
-
 func (w *way) onChain(ctx context.Context, hash common.Hash) bool {
 	c, err := ethclient.DialContext(ctx, w.run.chain.HTTP())
 	if err != nil {
@@ -400,16 +326,14 @@ func (w *way) check(ctx context.Context, v *Verdict) error {
 
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	v.Commands = &CommandsVerdict{Asked: len(w.asked), Stored: len(now.commands), Broadcasts: w.checked,
-		Unchecked: w.unchecked, States: map[string]int{}, Halted: len(w.halted)}
 	for _, u := range w.unrecorded {
 		v.wrong("C2: broadcast before it was recorded: %s", u)
 	}
 
-	c := &checker{w: w, v: v, now: now, chain: chain, answers: map[string][]command.Answer{}}
+	c := newChecker(w, v, now)
+	c.chain = chain
 	c.transactions()
 	c.conflicts()
-	c.readAnswers()
 	c.requesters()
 	for _, row := range now.commands {
 		c.command(row)
@@ -425,6 +349,14 @@ type checker struct {
 	now     *books
 	chain   map[common.Hash]mined
 	answers map[string][]command.Answer // by command, as they came
+}
+
+// newChecker compares with what has been answered so far. Under w.mu.
+func newChecker(w *way, v *Verdict, now *books) *checker {
+	c := &checker{w: w, v: v, now: now, answers: map[string][]command.Answer{}}
+	c.readAnswers()
+
+	return c
 }
 
 // attempt of a transaction, in the database or in one that it took the place of.
@@ -462,7 +394,7 @@ func (c *checker) transactions() {
 			continue
 		}
 
-		c.v.Commands.Transactions++
+		c.v.Transactions++
 		nonce, before := nonces[a.CommandID]
 		if nonces[a.CommandID] = m.tx.Nonce(); before && nonce != m.tx.Nonce() && c.w.lost == nil {
 			c.v.wrong("C1: command %s used two nonces, %d and %d", a.CommandID, nonce, m.tx.Nonce())
@@ -552,7 +484,6 @@ func (c *checker) readAnswers() {
 			continue
 		}
 
-		c.v.Commands.Answers++
 		c.answers[a.CommandID] = append(c.answers[a.CommandID], a)
 		if m.Attributes["command_id"] != a.CommandID || m.Attributes["state"] != string(a.State) {
 			c.v.wrong("C4: the attributes of a reply say %v, its body %s", m.Attributes, m.Data)
@@ -568,44 +499,49 @@ func (c *checker) readAnswers() {
 	}
 }
 
-// requesters: who asked has an answer, and the refusal that was due.
-func (c *checker) requesters() {
+// lacking is what requesters may wait for: that what they have handed over is stored, or refused as it has to be where
+// that is due. A database that was restored has forgotten some, and nobody hands it over again.
+func (c *checker) lacking() (all []string) {
 	malformed := 0
 	for _, a := range c.w.asked {
+		_, stored := c.now.commands[a.id]
+		// A copy without the signature is refused, and not in the command's name.
+		refused := slices.ContainsFunc(c.answers[a.id], func(got command.Answer) bool {
+			return got.State == command.Refused && got.Code == a.want && (!a.forged || !got.Final())
+		})
 		switch {
 		case !a.delivered:
-			c.v.wrong("C4: a requester could not hand over %.200s", a.body)
+			all = append(all, fmt.Sprintf("C4: a requester could not hand over %.200s", a.body))
+		case c.w.lost != nil:
 		case a.id == "":
 			if a.topic {
 				malformed++
 			}
-		case a.forged:
-			c.forgery(a)
-		case a.want != "":
-			c.refusal(a)
-		default:
-			row, ok := c.now.commands[a.id]
-			switch {
-			case !ok && c.w.lost == nil:
-				c.v.wrong("C4: command %s was taken in and is not stored: %.200s", a.id, a.body)
-			case ok && slices.Contains(forbidden, row.Code):
-				c.v.wrong("C8: refused though the policy allows it: command %s is %s %s", a.id, row.State, row.Code)
-			}
+		case a.want == "" && !stored:
+			all = append(all, fmt.Sprintf("C4: command %s was taken in and is not stored: %.200s", a.id, a.body))
+		case a.want != "" && a.topic && !refused:
+			all = append(all, fmt.Sprintf("C4: no answer to %.200s, to be refused as %s", a.body, a.want))
 		}
 	}
 
-	if got := len(c.answers[""]); got < malformed && c.w.lost == nil {
-		c.v.wrong("C4: %d messages were no commands, %d were answered", malformed, got)
+	if got := len(c.answers[""]); got < malformed {
+		all = append(all, fmt.Sprintf("C4: %d messages were no commands, %d were answered", malformed, got))
 	}
+
+	return all
 }
 
-// forgery: C4. A copy without the signature is refused, and not in the command's name.
-func (c *checker) forgery(a *ask) {
-	refused := slices.ContainsFunc(c.answers[a.id], func(got command.Answer) bool {
-		return got.State == command.Refused && got.Code == a.want && !got.Final()
-	})
-	if a.topic && !refused && c.w.lost == nil {
-		c.v.wrong("C4: no answer to a copy of %s without its signature", a.id)
+// requesters: who asked has an answer, and the refusal that was due.
+func (c *checker) requesters() {
+	c.v.Wrong = append(c.v.Wrong, c.lacking()...)
+	for _, a := range c.w.asked {
+		switch row, stored := c.now.commands[a.id]; {
+		case a.forged || a.id == "":
+		case a.want != "":
+			c.refusal(a)
+		case stored && slices.Contains(forbidden, row.Code):
+			c.v.wrong("C8: refused though the policy allows it: command %s is %s %s", a.id, row.State, row.Code)
+		}
 	}
 }
 
@@ -620,10 +556,6 @@ func (c *checker) refusal(a *ask) {
 		}
 	}
 
-	if a.topic && len(c.answers[a.id]) == 0 && c.w.lost == nil {
-		c.v.wrong("C4: no answer to %s, which was to be refused as %s", a.id, a.want)
-	}
-
 	if row, ok := c.now.commands[a.id]; ok && (row.State != string(command.Refused) || row.Code != a.want) {
 		c.v.wrong("C8: command %s was to be refused as %s, and is %s %s", a.id, a.want, row.State, row.Code)
 	}
@@ -631,8 +563,7 @@ func (c *checker) refusal(a *ask) {
 
 // command: C4 and C6. Its final answer is on the topic, the table says the same, and the chain agrees.
 func (c *checker) command(row commandRow) {
-	c.v.Commands.States[row.State]++
-	c.v.Commands.Reopened += row.Reopened
+	c.v.Commands[row.State]++
 	if row.AnsweredAt == nil {
 		return // settle has said so
 	}

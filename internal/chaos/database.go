@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/fusion-prime/escrow-relayer/election"
@@ -22,9 +22,6 @@ const role = "relayer"
 
 // dbDelay is by how much each answer of the database is delayed under DBSlow.
 const dbDelay = 150 * time.Millisecond
-
-// holdKey is the advisory lock that the notes of what is sent wait for, and deletions from the outbox.
-const holdKey = 4242
 
 // instruments are triggers that make the database fail, and that record who writes messages of a slot
 // that is another's. They are created once the relayers have made the schema.
@@ -40,11 +37,6 @@ var instruments = []string{
 	`create trigger chaos_refuse before insert on outbox for each statement execute function chaos_refuse()`,
 	`create trigger chaos_refuse before insert on events for each statement execute function chaos_refuse()`,
 	`create trigger chaos_refuse before update on cursors for each statement execute function chaos_refuse()`,
-	`create function chaos_hold() returns trigger language plpgsql as $$ begin perform pg_advisory_xact_lock_shared(` +
-		strconv.Itoa(holdKey) + `); return null; end $$`,
-	`create trigger chaos_hold before delete on outbox for each statement execute function chaos_hold()`,
-	`create trigger chaos_hold before update of sent_block on slot_ownership for each statement
-		execute function chaos_hold()`,
 	`create table chaos_slow (per_row double precision)`,
 	`create function chaos_slow() returns trigger language plpgsql security definer as $$
 		begin
@@ -53,20 +45,14 @@ var instruments = []string{
 		end $$`,
 	`create trigger chaos_slow after delete on outbox for each row execute function chaos_slow()`,
 	`create trigger chaos_slow after update of sent_block on slot_ownership for each row execute function chaos_slow()`,
-	`create table chaos_pause (app text, tab text)`,
-	`create function chaos_pause() returns trigger language plpgsql security definer as $$
+	`create table chaos_steps (app text, step text)`,
+	`create function chaos_step() returns trigger language plpgsql security definer as $$
 		begin
-			while exists (select from chaos_pause where app = current_setting('application_name') and tab = tg_table_name) loop
+			while exists (select from chaos_steps where app = current_setting('application_name') and step = tg_argv[0]) loop
 				perform pg_sleep(0.02);
 			end loop;
 			return null;
 		end $$`,
-	`create trigger chaos_pause after insert or update on cursors for each statement execute function chaos_pause()`,
-	`create trigger chaos_pause after insert or update on chain_blocks for each statement execute function chaos_pause()`,
-	`create trigger chaos_pause after insert on events for each statement execute function chaos_pause()`,
-	`create trigger chaos_pause before update on slot_ownership for each statement execute function chaos_pause()`,
-	`create trigger chaos_pause before update of seen_at on relayer_instances for each statement
-		execute function chaos_pause()`,
 	`create table chaos_foreign (chain_id bigint, slot smallint, event text, writer text, owner text)`,
 	`create function chaos_writer() returns trigger language plpgsql security definer as $$
 		declare o text;
@@ -82,50 +68,98 @@ var instruments = []string{
 	`create trigger chaos_writer after insert on events for each row when (new.told) execute function chaos_writer()`,
 }
 
-// frozenTables are the tables that a transaction may have written to last when its instance is frozen.
+// Steps of the way of an event in which an instance can be stopped, beside commandSteps.
+const (
+	claims   = "claims"   // it changes the owner of slots, or their places
+	isAlive  = "is alive" // it writes that it is alive
+	sentNote = "sent"     // it notes what Pub/Sub has acknowledged
+)
+
+// frozenTables are the tables that a transaction may have written to last when its instance is frozen: steps, too.
 var frozenTables = []string{"cursors", "chain_blocks", "events"}
+
+// steps are the triggers that stop an instance inside a step: in a statement, or in the commit of a transaction that
+// has made it.
+var steps = func() (triggers []string) {
+	trigger := func(step, when string) {
+		triggers = append(triggers, fmt.Sprintf(`create trigger "chaos %s" %s for each statement
+			execute function chaos_step('%s')`, step, when, step))
+	}
+	for _, table := range frozenTables {
+		trigger(table, "after insert or update on "+table)
+	}
+
+	trigger(claims, "before update on slot_ownership")
+	trigger(isAlive, "before update of seen_at on relayer_instances")
+	trigger(sentNote, "before delete on outbox")
+	trigger(sentNote, "before update of sent_block on slot_ownership")
+	for _, step := range commandSteps {
+		table, event, _ := strings.Cut(step, " ")
+		if event, atCommit := strings.CutSuffix(event, " commit"); atCommit {
+			triggers = append(triggers, fmt.Sprintf(`create constraint trigger "chaos %s" after %s on %s
+				deferrable initially deferred for each row execute function chaos_step('%s')`, step, event, table, step))
+		} else {
+			trigger(step, "after "+event+" on "+table)
+		}
+	}
+
+	return triggers
+}()
 
 // paused reports whether a server process of an instance is kept waiting by a trigger.
 const paused = `select exists (select from pg_stat_activity where application_name = $1 and wait_event = 'PgSleep')`
 
-// caught waits until a trigger keeps a server process of an instance waiting, which app names, and says
-// whether one does.
-func (r *run) caught(ctx context.Context, app string) (yes bool) {
-	for begun := time.Now(); !yes && time.Since(begun) < stepPatience; {
-		if r.lab.DB.QueryRow(ctx, paused, app).Scan(&yes) != nil || !pause(ctx, 5*time.Millisecond) {
-			break
+// stepPatience is how long a fault waits for somebody to come to its step.
+const stepPatience = 3 * time.Second
+
+// inStep waits until an instance is inside a step, does something there, and lets the step go on, if it does. It
+// reports whether the instance came to it. The database may be down for another fault.
+func (r *run) inStep(ctx context.Context, p *lab.Process, step string, do func()) (came bool, err error) {
+	if r.stopAt(ctx, p, step) == nil {
+		for begun := time.Now(); !came && time.Since(begun) < stepPatience; {
+			if r.lab.DB.QueryRow(ctx, paused, application(p)).Scan(&came) != nil || !pause(ctx, 5*time.Millisecond) {
+				break
+			}
 		}
 	}
 
-	return yes
+	if came {
+		do()
+	}
+
+	return came, r.goOn(ctx, p)
 }
+
+// stopAt has an instance stop in a step until goOn. After an error the server may have stored that.
+func (r *run) stopAt(ctx context.Context, p *lab.Process, step string) error {
+	_, err := r.lab.DB.Exec(ctx, `insert into chaos_steps values ($1, $2)`, application(p), step)
+	return err
+}
+
+func (r *run) goOn(ctx context.Context, p *lab.Process) error {
+	return r.surely(ctx, `delete from chaos_steps where app = $1`, application(p))
+}
+
+// application is the name of an instance's connections.
+func application(p *lab.Process) string { return "escrow-relayer/" + p.ID }
 
 // freezeInCommit stops a process by SIGSTOP while it has a transaction open that has written to a
 // table: the rows that it has locked stay locked.
-func (r *run) freezeInCommit(ctx context.Context, f Fault) {
+func (r *run) freezeInCommit(ctx context.Context, f Fault) error {
 	i, p := r.alive(f.Who)
 	if p == nil {
-		return
+		return nil
 	}
 
 	defer r.back(i)
-	app, table := "escrow-relayer/"+p.ID, frozenTables[f.N%len(frozenTables)]
-	if _, err := r.lab.DB.Exec(ctx, `insert into chaos_pause values ($1, $2)`, app, table); err != nil {
-		_ = r.surely(ctx, `delete from chaos_pause`) // the server may have stored it, and gone down before it said so
-		return
-	}
-
-	caught := r.caught(ctx, app)
-	if caught {
-		p.Signal(syscall.SIGSTOP)
-		defer p.Signal(syscall.SIGCONT)
-	}
-
-	// The statement ends now, and the server waits for the next one.
-	_ = r.surely(ctx, `delete from chaos_pause`)
-	if caught {
+	// The statement ends then, and the server waits for the next one.
+	came, err := r.inStep(ctx, p, frozenTables[f.N%len(frozenTables)], func() { p.Signal(syscall.SIGSTOP) })
+	defer p.Signal(syscall.SIGCONT)
+	if came {
 		r.endure(ctx, f, p.ID)
 	}
+
+	return err
 }
 
 // hangClaimer makes the slot checks of an instance hang while the rest of it lives. With Keep it cannot
@@ -137,24 +171,24 @@ func (r *run) hangClaimer(ctx context.Context, f Fault) error {
 	}
 
 	defer r.back(i)
-	table := "relayer_instances"
+	step := isAlive
 	if !f.Keep {
-		table = "slot_ownership"
+		step = claims
 		p.Kill()
 	}
 
-	_, err := r.lab.DB.Exec(ctx, `insert into chaos_pause values ($1, $2)`, "escrow-relayer/"+p.ID, table)
+	err := r.stopAt(ctx, p, step)
 	if !f.Keep {
 		if again := r.again(i); again != nil {
 			return again
 		}
 	}
 
-	if err == nil { // else the database is down for another fault; it may have stored the row nevertheless
+	if err == nil { // else the database is down for another fault
 		r.endure(ctx, f, p.ID)
 	}
 
-	return r.surely(ctx, `delete from chaos_pause`)
+	return r.goOn(ctx, p)
 }
 
 // slowNotes makes each slot whose place is noted, and each row that is deleted from the outbox, take f.N milliseconds.
@@ -168,12 +202,8 @@ func (r *run) slowNotes(ctx context.Context, f Fault) error {
 
 // instrument creates the triggers.
 func (r *run) instrument(ctx context.Context) error {
-	all := instruments
-	if r.way != nil {
-		all = slices.Concat(all, commandInstruments)
-	}
-
-	for _, statement := range all { // flushed: a crash that comes at once does not take them away
+	// Flushed: a crash that comes at once does not take them away.
+	for _, statement := range slices.Concat(instruments, steps) {
 		if _, err := r.lab.DB.Exec(ctx, `set local synchronous_commit = on; `+statement); err != nil {
 			return fmt.Errorf("instrument the database: %w", err)
 		}
@@ -255,9 +285,9 @@ func (r *run) repeat(ctx context.Context, total, every time.Duration, do func())
 }
 
 // surely runs a statement until it has succeeded.
-func (r *run) surely(ctx context.Context, statement string) error {
+func (r *run) surely(ctx context.Context, statement string, args ...any) error {
 	for {
-		_, err := r.lab.DB.Exec(ctx, statement)
+		_, err := r.lab.DB.Exec(ctx, statement, args...)
 		if err == nil || !pause(ctx, 50*time.Millisecond) {
 			return err
 		}
@@ -327,33 +357,14 @@ func (r *run) terminate(ctx context.Context, where string) {
 		`select pg_terminate_backend(a.pid) from pg_stat_activity a where a.pid <> pg_backend_pid() and `+where)
 }
 
-// killAfterAck makes notes of what is sent wait until one of the process waits: then Pub/Sub has
-// acknowledged its messages. It kills the process at that moment, and ends its statement: the server
-// process that waits would not notice that its client is gone.
-func (r *run) killAfterAck(ctx context.Context, p *lab.Process) {
-	defer p.Kill()
-	conn, err := pgx.Connect(ctx, r.lab.URL)
-	if err != nil {
-		return
-	}
-
-	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
-	if _, err := conn.Exec(ctx, `select pg_advisory_lock($1)`, holdKey); err != nil {
-		return
-	}
-
-	for range 50 {
-		var waits bool
-		err := conn.QueryRow(ctx, `select exists (`+holding+`)`, holdKey, "escrow-relayer/"+p.ID).Scan(&waits)
-		if err != nil || waits || !pause(ctx, 20*time.Millisecond) {
-			break
-		}
-	}
-
+// killAfterAck kills an instance when Pub/Sub has acknowledged messages, and it is about to note that. It ends the
+// statement, too: the server process would not notice that its client is gone.
+func (r *run) killAfterAck(ctx context.Context, p *lab.Process) error {
+	_, err := r.inStep(ctx, p, sentNote, func() {
+		p.Kill()
+		r.terminate(ctx, `application_name = '`+application(p)+`'`)
+	})
 	p.Kill()
-	_, _ = conn.Exec(ctx, `select pg_terminate_backend(w.pid) from (`+holding+`) w`, holdKey, "escrow-relayer/"+p.ID)
-}
 
-// holding finds the server processes of an instance that wait for the lock.
-const holding = `select l.pid from pg_locks l join pg_stat_activity a using (pid) where l.locktype = 'advisory'
-	and l.objid = $1 and not l.granted and a.application_name = $2`
+	return err
+}

@@ -22,21 +22,11 @@ const (
 	maxPerProcess = 9  // connections: DB_MAX_CONNS and the session
 )
 
-// fleets are the processes that should be running, and how many of them share a name in the database:
-// the second chain's have the same INSTANCE_IDs.
-func (r *run) fleets() (all []*lab.Process, perName map[string]int) {
+// fleet are the processes that should be running.
+func (r *run) fleet() []*lab.Process {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	all, perName = slices.Clone(r.procs[:r.total]), map[string]int{}
-	if r.second != nil && !r.plan.Shared {
-		all = append(all, r.second.procs[:]...)
-	}
-
-	for _, p := range all {
-		perName[strings.Replace(p.ID, "second", "r", 1)]++
-	}
-
-	return all, perName
+	return slices.Clone(r.procs[:r.total])
 }
 
 // quiet checks that a fleet at rest has as many locks as it should, and not too many connections and
@@ -46,7 +36,7 @@ func (r *run) quiet(ctx context.Context, v *Verdict) error {
 	var wrong string
 	for range 150 {
 		var err error
-		if wrong, err = r.checkAtRest(ctx, v); err != nil {
+		if wrong, err = r.checkAtRest(ctx); err != nil {
 			return err
 		}
 
@@ -72,10 +62,9 @@ func (r *run) quiet(ctx context.Context, v *Verdict) error {
 	return nil
 }
 
-// checkAtRest says what is not as it should be at this moment; empty: all is. It puts the number of
-// goroutines into the verdict.
-func (r *run) checkAtRest(ctx context.Context, v *Verdict) (wrong string, err error) {
-	all, perName := r.fleets()
+// checkAtRest says what is not as it should be at this moment; empty: all is.
+func (r *run) checkAtRest(ctx context.Context) (wrong string, err error) {
+	all, chains := r.fleet(), r.chains()
 
 	var locks int
 	if err := r.lab.DB.QueryRow(ctx, `select count(*) from pg_locks l join pg_stat_activity a using (pid)
@@ -84,10 +73,9 @@ func (r *run) checkAtRest(ctx context.Context, v *Verdict) (wrong string, err er
 		return "", err
 	}
 
-	each := r.chainsEach()
-	if locks != len(all)*each+r.chains()+r.commandLocks() {
-		wrong = fmt.Sprintf("%d advisory locks, for %d instances, %d chains each, and %d leaders, and %d of commands", locks,
-			len(all), each, r.chains(), r.commandLocks())
+	if locks != (len(all)+1)*chains+r.commandLocks() {
+		wrong = fmt.Sprintf("%d advisory locks, for %d instances and a leader of each of %d chains, and %d of commands",
+			locks, len(all), chains, r.commandLocks())
 	}
 
 	rows, _ := r.lab.DB.Query(ctx,
@@ -96,8 +84,8 @@ func (r *run) checkAtRest(ctx context.Context, v *Verdict) (wrong string, err er
 	var name string
 	var n int
 	if _, err := pgx.ForEachRow(rows, []any{&name, &n}, func() error {
-		if n > maxPerProcess*each*perName[name] {
-			wrong = fmt.Sprintf("%d connections of the %d processes called %s", n, perName[name], name)
+		if n > maxPerProcess*chains {
+			wrong = fmt.Sprintf("%d connections of %s", n, name)
 		}
 
 		return nil
@@ -105,39 +93,27 @@ func (r *run) checkAtRest(ctx context.Context, v *Verdict) (wrong string, err er
 		return "", err
 	}
 
-	v.Goroutines = 0
 	for _, p := range all {
-		n, err := goroutines(ctx, p)
+		m, err := p.Metrics(ctx)
 		if err != nil {
 			return "", err
 		}
 
-		v.Goroutines = max(v.Goroutines, n)
-	}
-
-	if v.Goroutines > maxGoroutines*each+r.commandGoroutines() {
-		wrong = fmt.Sprintf("%d goroutines in one instance", v.Goroutines)
+		if n := int(m.Sum("go_goroutines")); n == 0 || n > maxGoroutines*chains+r.commandGoroutines() {
+			wrong = fmt.Sprintf("%d goroutines in %s", n, p.ID)
+		}
 	}
 
 	return wrong, nil
 }
 
-// chains is how many chains the database serves, each with a leader and slots of its own.
+// chains is how many chains a process follows, each with a leader and slots of its own.
 func (r *run) chains() int {
 	if r.second == nil {
 		return 1
 	}
 
 	return 2
-}
-
-// chainsEach is how many chains a process follows.
-func (r *run) chainsEach() int {
-	if r.plan.Shared {
-		return 2
-	}
-
-	return 1
 }
 
 // commandLocks are those of the senders' owners, of the instance that publishes answers, and of the one that follows
@@ -159,16 +135,6 @@ func (r *run) commandGoroutines() int {
 	return 70
 }
 
-// goroutines of an instance, by its own metrics.
-func goroutines(ctx context.Context, p *lab.Process) (int, error) {
-	m, err := p.Metrics(ctx)
-	if err == nil && m["go_goroutines"] == nil {
-		err = fmt.Errorf("the metrics of %s have no go_goroutines", p.ID)
-	}
-
-	return int(m.Sum("go_goroutines")), err
-}
-
 // lost is how many sessions were lost, by the logs.
 func (r *run) lost() (n int) {
 	files, _ := filepath.Glob(filepath.Join(r.lab.Dir, "*.log"))
@@ -183,8 +149,7 @@ func (r *run) lost() (n int) {
 // endings checks that every process stops cleanly, that none has raced or panicked, and that nothing is
 // left in the database. It adds what note has kept.
 func (r *run) endings(ctx context.Context, v *Verdict) {
-	all, _ := r.fleets()
-	for _, p := range all {
+	for _, p := range r.fleet() {
 		if p.Running() {
 			r.stop(ctx, p)
 		}
@@ -216,14 +181,14 @@ const attempts = 4
 func (r *run) leftOver(ctx context.Context, v *Verdict) {
 	for attempt := 1; ; attempt++ {
 		var locks, connections, free int
-		var kept []string // who did not give slots back: chain id, instance id
+		var kept []string // who did not give slots back
 		var err error
 		for range 50 { // the server hears of the end of a connection a moment later
 			err = r.lab.DB.QueryRow(ctx, `select (select count(*) from pg_locks l join pg_stat_activity a using (pid)
 				where l.locktype = 'advisory' and a.application_name like 'escrow-relayer/%'),
 				(select count(*) from pg_stat_activity where application_name like 'escrow-relayer/%'), (select count(*)
 					from slot_ownership where owner is null),
-				(select coalesce(array_agg(distinct chain_id || ' ' || owner), '{}') from slot_ownership
+				(select coalesce(array_agg(distinct owner), '{}') from slot_ownership
 					where owner is not null)`).Scan(&locks, &connections, &free, &kept)
 			if err == nil && locks+connections == 0 || !pause(ctx, 100*time.Millisecond) {
 				break
@@ -247,30 +212,14 @@ func (r *run) leftOver(ctx context.Context, v *Verdict) {
 // restarted starts the instances that have kept slots, and stops them again. It is false when one of
 // them had no reason to keep them.
 func (r *run) restarted(ctx context.Context, kept []string) bool {
-	again := map[*lab.Process]bool{} // one that kept slots of both chains is started once
-	for _, k := range kept {
-		chain, id, _ := strings.Cut(k, " ")
+	for _, id := range kept {
 		i, err := strconv.Atoi(strings.TrimPrefix(id, "r"))
-		if err != nil || i >= len(r.procs) {
+		if err != nil || i >= len(r.procs) || !lostAtTheEnd(r.process(i)) || r.start(i) != nil ||
+			ready(ctx, r.process(i)) != nil {
 			return false
 		}
 
-		start, process := r.start, r.process
-		if chain != r.chain.ChainID().String() && !r.plan.Shared {
-			start = func(i int) error { return r.second.start(r, i) }
-			process = func(i int) *lab.Process { return r.second.procs[i] }
-		}
-
-		if again[process(i)] {
-			continue
-		}
-
-		if !lostAtTheEnd(process(i)) || start(i) != nil || ready(ctx, process(i)) != nil {
-			return false
-		}
-
-		again[process(i)] = true
-		r.stop(ctx, process(i))
+		r.stop(ctx, r.process(i))
 	}
 
 	return true

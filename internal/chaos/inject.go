@@ -37,8 +37,7 @@ func (r *run) inject(ctx context.Context, f Fault) error {
 		r.holdCommit(ctx, f)
 		return nil
 	case FreezeInCommit:
-		r.freezeInCommit(ctx, f)
-		return nil
+		return r.freezeInCommit(ctx, f)
 	case HangingClaimer:
 		return r.hangClaimer(ctx, f)
 	case SlowDeletes:
@@ -54,10 +53,6 @@ func (r *run) inject(ctx context.Context, f Fault) error {
 		return r.roll(ctx, func() { r.total = f.N }, 300*time.Millisecond, false)
 	case Grow:
 		return r.growABIs(ctx, f)
-	case Twin, Stale, OtherSettings, WrongStart:
-		return r.guest(ctx, f)
-	case LateStart:
-		return r.rewind(ctx)
 	case PubSubDown, Denied, AckLost, Slow, KeyFailing:
 		return r.pubsub(ctx, f)
 	case TopicGone:
@@ -104,7 +99,9 @@ func (r *run) hitProcess(ctx context.Context, f Fault) error {
 	case Term:
 		r.stop(ctx, p)
 	case KillAfterAck:
-		r.killAfterAck(ctx, p)
+		if err := r.killAfterAck(ctx, p); err != nil {
+			return err
+		}
 	default:
 		p.Kill()
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,39 +18,22 @@ import (
 
 // Verdict of the oracle.
 type Verdict struct {
-	Plan       Plan
-	Chains     []Counts         // the second chain, if there is one, is the second
-	Wrong      []string         // everything that must not be
-	Seen       []string         // what else is worth telling
-	Recovery   time.Duration    // from the end of the faults until the fleet was whole
-	Logs       string           // folder
-	Lost       int              // sessions that instances lost
-	Goroutines int              // the most that one instance had at rest
-	Commands   *CommandsVerdict // nil: there were none
-}
-
-// Counts are what a chain has, and what its relayers made of it.
-type Counts struct {
-	Escrows, Emitted, Received, Duplicates, Retracted int
-
-	States int // escrows whose record was compared with what they say themselves
+	Plan             Plan
+	Events, Messages int            // what the chains have, and what a subscriber received
+	Transactions     int            // of senders
+	Commands         map[string]int // by state
+	Wrong            []string       // everything that must not be
+	Seen             []string       // what else is worth telling
+	Logs             string         // folder
 }
 
 // Clean says that nothing is wrong.
 func (v *Verdict) Clean() bool { return len(v.Wrong) == 0 }
 
 func (v *Verdict) String() string {
-	var chains strings.Builder
-	for _, c := range v.Chains {
-		fmt.Fprintf(&chains, "; escrows %d, emitted %d, received %d, duplicates %d, retracted %d, "+
-			"records asked of the chain %d", c.Escrows, c.Emitted, c.Received, c.Duplicates, c.Retracted, c.States)
-	}
-
-	s := fmt.Sprintf("seed %d: sessions lost %d, goroutines %d, whole after %s%s", v.Plan.Seed, v.Lost, v.Goroutines,
-		v.Recovery.Round(time.Millisecond), &chains)
-
-	if v.Commands != nil {
-		s += "; " + v.Commands.String()
+	s := fmt.Sprintf("seed %d: events %d, messages %d", v.Plan.Seed, v.Events, v.Messages)
+	if v.Plan.Commands != nil {
+		s += fmt.Sprintf(", transactions %d, commands %v", v.Transactions, v.Commands)
 	}
 
 	if len(v.Seen) > 0 {
@@ -71,12 +53,11 @@ func (v *Verdict) wrong(format string, args ...any) {
 
 // judge starts what is not running, lets the chains stand still, and compares.
 func (r *run) judge(ctx context.Context) (*Verdict, error) {
-	begun := time.Now()
 	if err := r.heal(ctx); err != nil {
 		return nil, err
 	}
 
-	v := &Verdict{Plan: r.plan}
+	v := &Verdict{Plan: r.plan, Commands: map[string]int{}}
 	if r.way != nil {
 		if err := r.way.settle(ctx, v); err != nil {
 			return nil, err
@@ -88,7 +69,6 @@ func (r *run) judge(ctx context.Context) (*Verdict, error) {
 		return nil, err
 	}
 
-	v.Recovery = time.Since(begun)
 	if r.second != nil {
 		if err := r.judgeChain(ctx, r.second.side, false, v); err != nil {
 			return nil, err
@@ -145,11 +125,8 @@ func (r *run) judgeChain(ctx context.Context, s side, omits bool, v *Verdict) er
 		v.wrong("chain %d not whole in time: %s", s.id(), why)
 	}
 
-	v.Lost = r.lost()
-	v.Chains = append(v.Chains, Counts{Escrows: len(truth.Escrows)})
-	counts := &v.Chains[len(v.Chains)-1]
 	// What a node has left out is published when the verifier has found it: later than newer events of its escrow.
-	if err := r.messages(settled, s.id(), truth, !omits, v, counts); err != nil {
+	if err := r.messages(settled, s.id(), truth, !omits, v); err != nil {
 		return err
 	}
 
@@ -157,14 +134,14 @@ func (r *run) judgeChain(ctx context.Context, s side, omits bool, v *Verdict) er
 		return err
 	}
 
-	return r.states(ctx, s, truth, v, counts)
+	return r.states(ctx, s, truth, v)
 }
 
 // doubtful reports whether a message may have come twice: an instance was killed or cut off after it had
 // sent the message and before it had noted that, or had to stop before it learnt that
 // the message was stored.
-func (r *run) doubtful(lost int) bool {
-	return lost > 0 || r.plan.Has(inDoubt...) || r.plan.Has(pubsubOutages...) && r.plan.Has(stops...)
+func (r *run) doubtful() bool {
+	return r.lost() > 0 || r.plan.Has(inDoubt...) || r.plan.Has(pubsubOutages...) && r.plan.Has(stops...)
 }
 
 // epoch is after how many blocks the simulated chain finalises, as Ethereum does.
@@ -230,99 +207,96 @@ func (r *run) settle(ctx context.Context, s side, target, verified int64) string
 // messages checks that a consumer that keeps a set of the two topics, by event_id, ends with exactly
 // what the chain has, and that nothing was published or retracted twice without a fault that explains
 // it.
-func (r *run) messages(ctx context.Context, chain int64, truth *testchain.Truth, order bool, v *Verdict,
-	counts *Counts) error {
-	want, err := canonical(truth)
+func (r *run) messages(ctx context.Context, chain int64, truth *testchain.Truth, order bool, v *Verdict) error {
+	want, err := contents(truth)
 	if err != nil {
 		return err
 	}
 
-	for _, contents := range want {
-		counts.Emitted += len(contents)
-	}
-
-	random := rand.New(rand.NewPCG(r.plan.Seed, 0x5e7))
-	var events, retractions []delivery
-	var wrong []string
+	var received, retracted []testpubsub.Message
+	var audit *lab.Audit
 	for range 50 { // a subscriber hears of a message a moment after its acknowledgement
-		var malformed []string
-		events, retractions, malformed = r.received(chain)
-		wrong = append(malformed, consume(events, retractions, want, order, random)...)
-		if len(wrong) == 0 || !pause(ctx, 100*time.Millisecond) {
+		received, retracted = r.received(chain, lab.Topic), r.received(chain, lab.Retractions)
+		audit = lab.Compare(truth, received, retracted)
+		if len(audit.Missing)+len(audit.Unknown) == 0 || !pause(ctx, 100*time.Millisecond) {
 			break
 		}
 	}
 
-	v.Wrong = append(v.Wrong, wrong...)
-
-	var stored []delivery
 	first, wrong := replaysFollow(r.tap.Messages())
 	v.Wrong = append(v.Wrong, wrong...)
-	for _, m := range first {
-		if t, err := decode(m); err == nil && m.Attributes[message.AttrChainID] == strconv.FormatInt(chain, 10) {
-			stored = append(stored, t)
-		}
+	stored, err := deliveries(ofChain(chain, first))
+	if err != nil {
+		return err
 	}
 
+	events, err := deliveries(received)
+	if err != nil {
+		return err
+	}
+
+	retractions, err := deliveries(retracted)
+	if err != nil {
+		return err
+	}
+
+	v.Events, v.Messages = v.Events+audit.Emitted, v.Messages+len(events)
+	v.Wrong = append(v.Wrong, compare(audit, order, events, retractions, want)...)
 	v.Wrong = append(v.Wrong, identities(stored)...)
-	r.repetitions(events, retractions, v, counts)
+	r.repetitions(events, retractions, v)
 
 	return nil
 }
 
-// received are a chain's messages on the two topics, as a subscriber got them; as the server stored
+// ofChain are the messages about events of a chain: what answers commands has no event_id.
+func ofChain(chain int64, messages []testpubsub.Message) []testpubsub.Message {
+	return slices.DeleteFunc(slices.Clone(messages), func(m testpubsub.Message) bool {
+		return m.Attributes[message.AttrChainID] != strconv.FormatInt(chain, 10) || m.Attributes[message.AttrEventID] == ""
+	})
+}
+
+// received are a chain's messages of a topic, without replays, as a subscriber got them; as the server stored
 // them when the topic was deleted and created again, since no subscription outlives that.
-func (r *run) received(chain int64) (events, retractions []delivery, malformed []string) {
-	on := map[string][]delivery{}
-	for topic, messages := range map[string][]testpubsub.Message{lab.Topic: r.lab.Received.Messages(),
-		lab.Retractions: r.lab.Retracted.Messages()} {
-		if r.plan.Has(TopicGone) {
-			messages = slices.DeleteFunc(slices.Clone(r.tap.Messages()),
-				func(m testpubsub.Message) bool { return m.Topic != testpubsub.TopicName(lab.Project, topic) })
-		}
-
-		for _, m := range messages {
-			if m.Attributes[message.AttrChainID] != strconv.FormatInt(chain, 10) || m.Attributes[message.AttrReplay] == "true" {
-				continue
-			}
-
-			switch d, err := decode(m); {
-			case err != nil:
-				malformed = append(malformed, "malformed: "+err.Error())
-			case d.retracted != (topic == lab.Retractions):
-				malformed = append(malformed, fmt.Sprintf("on the topic %s: %+v", topic, d))
-			default:
-				on[topic] = append(on[topic], d)
-			}
-		}
+func (r *run) received(chain int64, topic string) []testpubsub.Message {
+	of := map[string]*testpubsub.Recorder{lab.Topic: r.lab.Received, lab.Retractions: r.lab.Retracted}
+	messages := of[topic].Messages()
+	if r.plan.Has(TopicGone) {
+		messages = slices.DeleteFunc(slices.Clone(r.tap.Messages()),
+			func(m testpubsub.Message) bool { return m.Topic != testpubsub.TopicName(lab.Project, topic) })
 	}
 
-	return on[lab.Topic], on[lab.Retractions], malformed
+	return slices.DeleteFunc(ofChain(chain, messages),
+		func(m testpubsub.Message) bool { return m.Attributes[message.AttrReplay] == "true" })
 }
 
 // repetitions checks that each id was published once, and retracted at most once, and only if a
 // reorganisation went deeper than the confirmations.
-func (r *run) repetitions(events, retractions []delivery, v *Verdict, counts *Counts) {
-	doubtful := r.doubtful(v.Lost)
-	distinct := func(list []delivery, what string) int {
+func (r *run) repetitions(events, retractions []delivery, v *Verdict) {
+	doubtful := r.doubtful()
+	for what, list := range map[string][]delivery{"published": events, "retracted": retractions} {
 		n := map[string]int{}
 		for _, t := range list {
 			if n[t.id]++; n[t.id] == 2 && !doubtful {
 				v.wrong("%s twice, without a fault that explains it: %s, %s", what, t.id, t.content)
 			}
 		}
-
-		return len(n)
 	}
-	for _, e := range events {
-		if !e.plain && !r.plan.Deep() {
+
+	for _, e := range slices.Concat(events, retractions) {
+		if e.id != e.at && !r.plan.Deep() {
 			v.wrong("an event_id that is not {tx_hash}:{log_index}, though no reorganisation went deeper than the confirmations: %s", e.id)
 		}
 	}
 
-	counts.Received, counts.Retracted = len(events), distinct(retractions, "retracted")
-	counts.Duplicates = len(events) - distinct(events, "published")
-	if counts.Retracted > 0 && !r.plan.Deep() {
-		v.wrong("%d events retracted, though no reorganisation went deeper than the confirmations", counts.Retracted)
+	for topic, list := range map[string][]delivery{lab.Topic: events, lab.Retractions: retractions} {
+		for _, d := range list {
+			if d.retracted != (topic == lab.Retractions) {
+				v.wrong("on the topic %s: %+v", topic, d)
+			}
+		}
+	}
+
+	if len(retractions) > 0 && !r.plan.Deep() {
+		v.wrong("%d retractions, though no reorganisation went deeper than the confirmations", len(retractions))
 	}
 }

@@ -95,19 +95,10 @@ const (
 	SlowDeletes    Kind = "slow-deletes"    // N milliseconds for each row that is deleted from the outbox
 	HangingClaimer Kind = "hanging-claimer" // an instance's writes to slot_ownership hang; Keep: to relayer_instances
 
-	KillAfterAck Kind = "kill-after-ack" // SIGKILL between Pub/Sub's acknowledgement and the deletion from the outbox
-	TopicGone    Kind = "topic-gone"     // deleted, and created again later
-	KeyFailing   Kind = "key-failing"    // one ordering key in N
-	Twin         Kind = "twin"           // another process with the same INSTANCE_ID
-	Stale        Kind = "stale"          // another instance, which was started with another total
-	SlowStart    Kind = "slow-start"     // killed, and frozen in the middle of the next start
-	// another instance, or with Keep a twin, whose settings would split the stream: see otherSettings
-	OtherSettings Kind = "other-settings"
-	// another instance whose START_BLOCK is above the newest block, or above the factory's deployment
-	WrongStart Kind = "wrong-start"
-	// The fleet begins too late: START_BLOCK is above the deployment, and ALLOW_LATE_START permits it. This
-	// fault moves it back. Before the run the same START_BLOCK without permission has to be refused.
-	LateStart     Kind = "late-start"
+	KillAfterAck  Kind = "kill-after-ack" // SIGKILL between Pub/Sub's acknowledgement and the deletion from the outbox
+	TopicGone     Kind = "topic-gone"     // deleted, and created again later
+	KeyFailing    Kind = "key-failing"    // one ordering key in N
+	SlowStart     Kind = "slow-start"     // killed, and frozen in the middle of the next start
 	Flap          Kind = "flap"           // whoever leads loses its session, every 250 ms
 	TakeoverReorg Kind = "reorg-takeover" // a reorganisation while the slots of a dead instance are taken over
 	BackfillReorg Kind = "reorg-backfill" // all killed, many blocks, and a reorganisation while they catch up
@@ -145,52 +136,23 @@ var unknownWords = []string{
 	"Internal error", "upstream unavailable", "",
 }
 
-// The lists of kinds below are in a fixed order, since a seed chooses from them by index. A kind that
-// is listed twice is chosen twice as often.
-
-// firstKinds: processes, sessions, Postgres, Pub/Sub, reorganisations.
-var firstKinds = []Kind{
-	Kill, Kill, Freeze, Freeze, Term, Session, Session, Backends, Restart, Crash, PubSubDown, Denied,
-	AckLost, Slow, Reorg, Reorg, Reorg, KillAll,
-}
-
-// nodeKinds: one node or both misbehave.
-var nodeKinds = []Kind{
+// eventKinds are in a fixed order, since a seed chooses from them by index. A kind that is listed twice is chosen twice
+// as often.
+var eventKinds = []Kind{
+	Kill, Kill, KillAll, Freeze, Freeze, Term, SlowStart, KillAfterAck, KillAfterAck, FreezeInCommit, FreezeInCommit,
+	FreezeInCommit, HangingClaimer, HangingClaimer, Flap,
+	Session, Session, Backends, BackendKill, BackendKill, BackendKill, BackendKill, Restart, Crash, DBDown, DBConnections,
+	DBRefuse, DBRefuse, DBCancel, DBLocks, DBDeadlock,
+	DBCut, DBFreeze, DBFreeze, DBSlow, DBSwallow, DBSwallow, DBHold, CommitHold, CommitHold,
+	PubSubDown, Denied, AckLost, Slow, TopicGone, KeyFailing, KeyFailing, PubSubSwallow, PubSubSwallow, PubSubHold,
+	SlowDeletes, SlowDeletes,
+	Reorg, Reorg, Reorg, ShiftReorg, ShiftReorg, ShiftReorg, TakeoverReorg, TakeoverReorg, BackfillReorg, BackfillReorg,
+	Burst, Empty, Replays, Replays, Replays, Replays, Replays, Replays, LateStayed, LateStayed, LateStayed, LateStayed,
 	NodeDown, NodeDown, NodeSlow, NodeLimited, NodeFailing, NodeTruncated, NodeMalformed, NodeHTML, NodeRange,
-	NodeResults, NodeBehind, NodeBehind,
-	NodeOmits, NodeOmits, NodeForeign, NodeChain, NodeSilent, NodeSilent, NodePruned,
-}
-
-// laterKinds: the database as every instance sees it, deaths and reorganisations at chosen moments,
-// instances that do not belong to the fleet.
-var laterKinds = []Kind{
-	DBDown, DBConnections, DBRefuse, DBRefuse, DBCancel, DBLocks, DBDeadlock, KillAfterAck, KillAfterAck, TopicGone,
-	KeyFailing, KeyFailing, Twin, Stale, SlowStart,
-	Flap, TakeoverReorg, TakeoverReorg, BackfillReorg, BackfillReorg, Burst, Empty,
-}
-
-// firstNetworkKinds: the network between one instance and Postgres.
-var firstNetworkKinds = []Kind{DBCut, DBFreeze, DBFreeze, DBSlow}
-
-// newKinds: connections that swallow or delay bytes, processes frozen inside a commit, log indexes that move.
-var newKinds = []Kind{
-	DBSwallow, DBSwallow, PubSubSwallow, PubSubSwallow, NodeSwallow, NodeSwallow, DBHold, CommitHold, CommitHold,
-	PubSubHold, NodeLoss, NodeLoss, FreezeInCommit, FreezeInCommit,
-	FreezeInCommit, SlowDeletes, SlowDeletes, HangingClaimer, HangingClaimer, ShiftReorg, ShiftReorg, ShiftReorg,
-	NodeUneven, NodeUneven, NodeWords,
-}
-
-// newestKinds: limits and gaps that providers of nodes have, and settings on which a fleet has to agree.
-var newestKinds = []Kind{
-	NodeUneven, NodeForgets, NodeForgets, NodeBatch, NodeBatch, NodeRate, NodeRate, NodeDeaf, NodeDeaf, NodeMute, NodeMute,
-	NodeCloses, NodeCloses, OtherSettings, OtherSettings, OtherSettings, WrongStart, WrongStart, LateStart, LateStart,
-	NodeStayed, NodeStayed, NodeStayed,
-}
-
-// writerKinds: second writers, a server that forgets without a new start, and what is read late.
-var writerKinds = []Kind{
-	Replays, Replays, Replays, Replays, Replays, Replays, BackendKill, BackendKill, BackendKill, BackendKill,
-	LateStayed, LateStayed, LateStayed, LateStayed,
+	NodeResults, NodeBehind, NodeBehind, NodeOmits, NodeOmits, NodeForeign, NodeChain, NodeSilent, NodeSilent, NodePruned,
+	NodeUneven, NodeUneven, NodeUneven, NodeWords, NodeForgets, NodeForgets, NodeBatch, NodeBatch, NodeRate, NodeRate,
+	NodeDeaf, NodeDeaf, NodeMute, NodeMute, NodeCloses, NodeCloses, NodeStayed, NodeStayed, NodeStayed, NodeSwallow,
+	NodeSwallow, NodeLoss, NodeLoss,
 }
 
 // inDoubt are the faults after which a message may come twice: its sender does not learn that Pub/Sub
@@ -207,7 +169,7 @@ var inDoubt = []Kind{
 var pubsubOutages = []Kind{PubSubDown, Denied, Slow, TopicGone, KeyFailing}
 
 // stops are the faults with an orderly stop.
-var stops = []Kind{Term, Repartition, Grow, Twin, Stale, OtherSettings, WrongStart}
+var stops = []Kind{Term, Repartition, Grow}
 
 // networkKinds are faults of one instance's network, or of all (Fault.Both).
 var networkKinds = []Kind{DBCut, DBFreeze, DBSlow, DBSwallow, DBHold, PubSubSwallow, PubSubHold, NodeSwallow}
@@ -242,8 +204,7 @@ type Plan struct {
 	Probe         time.Duration // SESSION_PROBE_INTERVAL
 	Faults        []Fault
 	Auto          bool          // PARTITION_NUMBER=auto
-	Second        bool          // another chain in the same database, with the same addresses, INSTANCE_IDs and topics
-	Shared        bool          // the processes of the fleet follow the second chain too
+	Second        bool          // the processes follow another chain too, with the same addresses and topics
 	Latest        bool          // FINALITY=latest: every reorganisation goes too deep
 	Safe          bool          // FINALITY=safe: the nodes call the block safe that lies Confirmations below the newest
 	Clock         time.Duration // by how much the clock of one instance is wrong; works with a binary of Build only
@@ -263,7 +224,7 @@ func NewPlan(seed uint64) Plan {
 		PerBlock:  2 + r.IntN(6), Length: 10 * time.Second, Probe: 300 * time.Millisecond,
 	}
 	kinds := kindsToChooseFrom(r)
-	p.Auto, p.Second = r.IntN(5) == 0, r.IntN(4) == 0
+	p.Auto, p.Second = r.IntN(5) == 0, r.IntN(6) == 0
 	if r.IntN(5) == 0 {
 		p.Clock, p.ClockWho = time.Duration(1+r.IntN(30))*time.Minute, r.IntN(p.Instances)
 		if r.IntN(2) == 0 {
@@ -306,12 +267,9 @@ func planOf(length time.Duration, some ...Fault) Plan {
 	}
 }
 
-// extend adds NodeLies to one plan of six, Grow to another one, in which instances are killed too, and has every other
-// fleet beside which there is a second chain follow both. It draws from a source of its own: the rest of a plan is
-// what its seed has always meant.
+// extend adds NodeLies to one plan of six, and Grow to another one, in which instances are killed too.
 func (p *Plan) extend() {
 	r := rand.New(rand.NewPCG(p.Seed, 0x11e5))
-	p.Shared = r.IntN(2) == 0 && p.Second && !p.Has(LateStart) // which the fleet is asked for at first, by variables
 	// An endpoint that has lied is set aside, and the second reading, which has to find what NodeOmits leaves out, has
 	// nobody left to ask.
 	if r.IntN(6) == 0 && !p.Has(NodeOmits) {
@@ -319,7 +277,7 @@ func (p *Plan) extend() {
 			N: r.IntN(len(lies)), For: 2*time.Second + time.Duration(r.Int64N(int64(4*time.Second)))})
 	}
 
-	if r.IntN(6) == 0 && !p.Shared { // whose settings are in a file
+	if r.IntN(6) == 0 && !p.Second { // whose settings are in a file
 		deceived := slices.ContainsFunc(p.Faults, func(f Fault) bool { return nodeModes[f.Kind] != "" || f.Kind == NodeLies })
 		for _, kind := range []Kind{Grow, Kill, Kill} { // after the older factory was added: see withTraffic
 			at := p.Length/4 + time.Duration(r.Int64N(int64(p.Length*6/10)))
@@ -335,22 +293,19 @@ func (p *Plan) extend() {
 // kindsToChooseFrom are the kinds that the faults of a plan are chosen from. Some kinds are in few
 // plans only, where they come often.
 func kindsToChooseFrom(r *rand.Rand) []Kind {
-	kinds := slices.Clone(firstKinds)
-	if r.IntN(3) == 0 {
-		kinds = append(kinds, Repartition, Repartition, Repartition)
+	kinds := slices.Clone(eventKinds)
+	for _, often := range [][]Kind{{Repartition, Repartition, Repartition}, {DeepReorg, DeepReorg, DeepReorg}} {
+		if r.IntN(3) == 0 {
+			kinds = append(kinds, often...)
+		}
 	}
 
-	if r.IntN(3) == 0 {
-		kinds = append(kinds, DeepReorg, DeepReorg, DeepReorg)
-	}
-
-	return slices.Concat(kinds, firstNetworkKinds, nodeKinds, laterKinds, newKinds, newestKinds, writerKinds)
+	return kinds
 }
 
 // Kinds returns, in alphabetical order, every kind of fault that some plan of NewPlan has, or of NewCommandsPlan.
 func Kinds(commands bool) []Kind {
-	kinds := slices.Concat(firstKinds, []Kind{Repartition, DeepReorg, NodeStands, NodeLies, Grow}, firstNetworkKinds,
-		nodeKinds, laterKinds, newKinds, newestKinds, writerKinds)
+	kinds := slices.Concat(eventKinds, []Kind{Repartition, DeepReorg, NodeStands, NodeLies, Grow})
 	if commands {
 		kinds = slices.Concat(commandKinds, []Kind{DeepReorg, ForeignUse, Restore})
 	}
@@ -403,7 +358,7 @@ func (f *Fault) particulars(r *rand.Rand, confirmations int) {
 		if r.IntN(4) == 0 {
 			f.N += confirmations
 		}
-	case Repartition, Stale:
+	case Repartition:
 		f.N = 1 + r.IntN(5)
 	case DBRefuse:
 		f.N = r.IntN(len(refusals))
@@ -419,10 +374,6 @@ func (f *Fault) particulars(r *rand.Rand, confirmations int) {
 		f.N = 1 + r.IntN(12)
 	case NodeRate:
 		f.N = 5 + r.IntN(30)
-	case OtherSettings:
-		f.N = r.IntN(len(otherSettings))
-	case WrongStart:
-		f.N = r.IntN(2)
 	case NodeRange, NodeResults:
 		f.N = 1 + r.IntN(20)
 	}
@@ -465,10 +416,7 @@ func (p *Plan) String() string {
 		b.WriteString(", latest")
 	}
 
-	switch {
-	case p.Shared:
-		b.WriteString(", a second chain in the same processes")
-	case p.Second:
+	if p.Second {
 		b.WriteString(", a second chain")
 	}
 

@@ -66,7 +66,6 @@ type run struct {
 	total   int              // TOTAL_PARTITIONS of the next start
 	grown   bool             // the next start has ABIs with all events; where the plan has no Grow, every one
 	started map[int]settings // by number
-	guests  int              // so far
 	seen    []string         // what is worth telling, by saw
 	faulty  []string         // what must not be, by note
 	dead    map[int]bool     // instances that a fault has taken; no other fault takes them
@@ -196,7 +195,7 @@ func createRole(ctx context.Context, l *lab.Lab) error {
 	return nil
 }
 
-// open starts the nodes, what commands need, the relayers, and the second chain with its relayers.
+// open starts the nodes, what commands need, the second chain, and the relayers.
 // What it has started is closed by close, after an error too.
 func (r *run) open(ctx context.Context) (err error) {
 	if err := r.nodes.open(r.chain, r.plan.Seed, r.lab.Dir); err != nil {
@@ -206,12 +205,6 @@ func (r *run) open(ctx context.Context) (err error) {
 	if r.plan.Safe {
 		for _, n := range r.nodes.front {
 			n.Inject(faults.Fault{Mode: faults.Tagged, N: uint64(r.plan.Confirmations)})
-		}
-	}
-
-	if r.plan.Has(LateStart) {
-		if err := r.beginLate(ctx); err != nil {
-			return err
 		}
 	}
 
@@ -237,14 +230,10 @@ func (r *run) open(ctx context.Context) (err error) {
 		}
 	}
 
-	if err := r.instrument(ctx); err != nil || r.second == nil || r.plan.Shared {
-		return err
-	}
-
-	return r.second.startFleet(ctx, r)
+	return r.instrument(ctx)
 }
 
-// startFleet starts all instances of the first chain and waits until they are ready.
+// startFleet starts all instances and waits until they are ready.
 func (r *run) startFleet(ctx context.Context) error {
 	for i := range r.plan.Instances {
 		if err := r.start(i); err != nil {
@@ -362,7 +351,7 @@ func (r *run) start(i int) error {
 
 // launch starts a process of the fleet, which may follow both chains.
 func (r *run) launch(id string, number int, env map[string]string) (*lab.Process, error) {
-	if !r.plan.Shared {
+	if r.second == nil {
 		return r.lab.Run(id, number, r.total, env)
 	}
 
@@ -571,7 +560,7 @@ func (r *run) heal(ctx context.Context) error {
 			select {
 			case <-p.Exited():
 				if code, err := p.Wait(ctx); err == nil && code > 0 &&
-					(code != refused || !r.plan.Has(NodeChain, TopicGone, Twin, OtherSettings)) {
+					(code != refused || !r.plan.Has(NodeChain, TopicGone)) {
 					r.note("%s exited with %d by itself: %s", p.ID, code, tail(p.LogFile))
 				}
 			default:
@@ -583,10 +572,6 @@ func (r *run) heal(ctx context.Context) error {
 				return err
 			}
 		}
-	}
-
-	if r.second != nil && !r.plan.Shared {
-		return r.second.heal(r)
 	}
 
 	return nil

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 
 	"github.com/ethereum/go-ethereum/common"
 
@@ -20,14 +19,11 @@ type side struct {
 
 func (s side) id() int64 { return s.chain.ChainID().Int64() }
 
-// second is another chain in the same database. Its contracts have the same addresses, its relayers the same
-// INSTANCE_IDs, and they publish to the same topics. With Plan.Shared they are the processes of the first chain's
-// fleet; else it has a fleet of its own, and faults of processes have no effect on it. Faults of the first chain and
-// its nodes never have; those of the database and of Pub/Sub do.
+// second is another chain, which the processes follow too. Its contracts have the same addresses, and its events the
+// same topics. Faults of the first chain and its nodes have no effect on it.
 type second struct {
 	side
 	traffic *testchain.Traffic
-	procs   [2]*lab.Process // not with Plan.Shared
 }
 
 // lab is that of the first chain, with this one instead.
@@ -66,50 +62,6 @@ func openSecond(ctx context.Context, r *run) (s *second, err error) {
 	}
 
 	return s, nil
-}
-
-// startFleet starts the chain's own relayers, and waits until they are ready.
-func (s *second) startFleet(ctx context.Context, r *run) error {
-	for i := range s.procs {
-		if err := s.start(r, i); err != nil {
-			return err
-		}
-	}
-
-	for _, p := range s.procs {
-		if err := ready(ctx, p); err != nil {
-			return err
-		}
-	}
-
-	return nil
-}
-
-func (s *second) start(r *run, i int) (err error) {
-	s.procs[i], err = r.lab.Run("second"+strconv.Itoa(i), i, len(s.procs), map[string]string{
-		"INSTANCE_ID": "r" + strconv.Itoa(i), "CHAIN_ID": s.chain.ChainID().String(), "RPC_URLS": s.chain.WS() + "," +
-			s.chain.HTTP(),
-		"START_BLOCK":     strconv.FormatUint(s.contracts.Block, 10),
-		"FACTORY_ADDRESS": s.contracts.Factory.Hex() + "," + s.contracts.Legacy.Hex(),
-	})
-
-	return err
-}
-
-// heal notes instances that have exited by themselves, and starts them again.
-func (s *second) heal(r *run) error {
-	for i, p := range s.procs {
-		if p.Running() {
-			continue
-		}
-
-		r.note("%s of the second chain exited by itself: %s", p.ID, tail(p.LogFile))
-		if err := s.start(r, i); err != nil {
-			return err
-		}
-	}
-
-	return nil
 }
 
 func (s *second) block(ctx context.Context) error {

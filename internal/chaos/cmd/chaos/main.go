@@ -139,54 +139,49 @@ func broken(ctx context.Context, o options, dir string) error {
 	return nil
 }
 
-// results prints what each run ends with, and counts them.
-type results struct {
-	mu       sync.Mutex
-	ran, bad int
-}
-
-func (r *results) tell(v *chaos.Verdict, err error, plan chaos.Plan) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.ran++
-	switch {
-	case err != nil:
-		r.bad++
-		fmt.Printf("ERROR %v\n%s\n", err, plan.String())
-	default:
-		if !v.Clean() {
-			r.bad++
-		}
-
-		fmt.Println(v)
-	}
-}
-
 // seeds runs as many plans side by side as -parallel says, and prints how many there were.
 func seeds(ctx context.Context, o options) error {
 	if o.seed != 0 {
 		o.first, o.count, o.parallel = o.seed, 1, 1
 	}
 
-	s := search{options: o, seed: o.first, now: time.Now,
-		end: time.Now().Add(time.Duration(o.minutes * float64(time.Minute)))}
+	searching, end := ctx, context.CancelFunc(func() {})
+	if o.count == 0 {
+		searching, end = context.WithTimeout(ctx, time.Duration(o.minutes*float64(time.Minute)))
+	}
+	defer end()
 
-	var r results
+	s := search{options: o, seed: o.first}
+	var mu sync.Mutex
+	ran, bad := 0, 0
+	tell := func(v *chaos.Verdict, err error, plan chaos.Plan) {
+		mu.Lock()
+		defer mu.Unlock()
+		if ran++; err != nil || !v.Clean() {
+			bad++
+		}
+
+		if err != nil {
+			fmt.Printf("ERROR %v\n%s\n", err, plan.String())
+		} else {
+			fmt.Println(v)
+		}
+	}
 	var wg sync.WaitGroup
 	for range o.parallel {
 		wg.Go(func() {
-			for plan, ok := s.next(ctx); ok; plan, ok = s.next(ctx) {
+			for plan, ok := s.next(searching); ok; plan, ok = s.next(searching) {
 				verdict, err := chaos.Run(ctx, o.bin, plan)
 				if ctx.Err() == nil {
-					r.tell(verdict, err, plan)
+					tell(verdict, err, plan)
 				}
 			}
 		})
 	}
 
 	wg.Wait()
-	fmt.Printf("%d seeds, %d of them wrong\n", r.ran, r.bad)
-	if r.bad > 0 {
+	fmt.Printf("%d seeds, %d of them wrong\n", ran, bad)
+	if bad > 0 {
 		return errors.New("repeat one with `make chaos SEED=n`")
 	}
 
@@ -196,23 +191,17 @@ func seeds(ctx context.Context, o options) error {
 // search finds the seeds whose plans are wanted, one after the other, for several runs side by side.
 type search struct {
 	options
-	now func() time.Time
-	end time.Time // no further plan is begun after it, if no number of plans is asked for
 
 	mu    sync.Mutex
 	seed  uint64 // the next one to look at
 	begun int
 }
 
-// next returns the next plan to run; false when there were enough, when the time is over or when ctx ends.
+// next returns the next plan to run; false when there were enough, or when ctx ends.
 func (s *search) next(ctx context.Context) (chaos.Plan, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.count > 0 && s.begun >= s.count {
-		return chaos.Plan{}, false
-	}
-
-	for ctx.Err() == nil && (s.count > 0 || !s.now().After(s.end)) {
+	for ctx.Err() == nil && (s.count == 0 || s.begun < s.count) {
 		p := s.plan(s.seed)
 		s.seed++
 		if s.wants(p) {
