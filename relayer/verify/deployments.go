@@ -54,13 +54,11 @@ const mostLocated = 8
 
 // count tests that the deployments of a batch are all that the factory's nonce counts. While they are not, the
 // block in which they first differ is proved, which has the missing one in the batch. Two endpoints that have no
-// logs of old blocks agree, and are found out so. What is created in a block without any deployment is a finding.
+// logs of old blocks agree, and are found out so. What is created in a block without any deployment is a finding. Beside
+// a proved deployment it is the word of whoever tells the nonce: the rest of this batch is not compared then, and the
+// next one is.
 func (c *deployments) count(ctx context.Context, batch *chain.Batch) error {
 	v, from := c.v, batch.From
-	if v.counts[c.factory] == OtherCreated && c.deployed(batch.Logs, from, batch.To) > 0 {
-		return nil
-	}
-
 	for located := 0; located < mostLocated && from <= batch.To; located++ {
 		name, before, err := c.differs(ctx, batch, from)
 		if name == "" || err != nil {
@@ -77,9 +75,12 @@ func (c *deployments) count(ctx context.Context, batch *chain.Batch) error {
 		}
 
 		if c.deployed(batch.Logs, block, block) > 0 {
+			if v.counts[c.factory] != OtherCreated {
+				v.cfg.Log.InfoContext(ctx, "the factory creates other contracts with its deployments: up to the first of them its "+
+					"nonce is compared in each range", slog.String("factory", c.factory.Hex()), slog.Uint64("block", block))
+			}
+
 			v.counts[c.factory] = OtherCreated
-			v.cfg.Log.InfoContext(ctx, "the factory creates other contracts with its deployments: its nonce is compared where there "+
-				"are none", slog.String("factory", c.factory.Hex()), slog.Uint64("block", block))
 
 			return nil
 		}
