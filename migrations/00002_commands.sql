@@ -17,7 +17,7 @@ create table senders (
     day_value   numeric(78, 0) not null check (day_value >= 0),
     next_nonce  bigint      check (next_nonce >= 0),  -- null until the first owner has read it from the chain
     first_nonce bigint      check (first_nonce >= 0), -- the first next_nonce: where the audit begins
-    wait_final  bigint      not null default 0, -- nonces are assigned once all nonces below this one are final: set when a nonce is adopted
+    wait_final  bigint      not null default 0, -- below 0: an operator has the next nonce read from the chain again
     state       text        not null default 'active' check (state in ('active', 'paused', 'halted')),
     reason      text,                           -- why it is paused or halted, and the remedy
     spend_day   date,                           -- UTC; the next two columns are of this day

@@ -161,9 +161,9 @@ func senderAdoptCommand() *cobra.Command {
 		Long: `Let a halted sender go on, with the next nonce that the chain shows: above every nonce that an endpoint of RPC_URLS knows, and above those that commands have. Look at the account in an explorer first. A halt that names no transaction ends by itself once no endpoint knows such a nonce any more.
 If somebody else has the key, replace the key instead.
 
-Nothing new is sent before all nonces below are final. A command whose nonce was used by a transaction that was not signed here becomes superseded.
+Nothing new is sent before all nonces below are final and every endpoint answers. A command whose nonce was used by a transaction that was not signed here becomes superseded.
 
-If an endpoint has told of nonces that nobody used, take it out of RPC_URLS and run the same command again, also when the sender is not halted.`,
+Until then status shows no nonce. An endpoint that tells of nonces that nobody used, or that does not answer, has to leave RPC_URLS.`,
 	}
 
 	return actOnSender(cmd, func() error { return nil }, send.AdoptNonce)

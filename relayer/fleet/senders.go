@@ -19,7 +19,7 @@ type Sender struct {
 	Instance string `json:"instance"` // the owner, or the last one
 	// Served reports that a session holds the sender's lock, so its commands are processed.
 	Served      bool   `json:"served" db:"-"`
-	NextNonce   *int64 `json:"next_nonce"` // null until the first owner has read it from the chain
+	NextNonce   *int64 `json:"next_nonce"` // null until an owner has read it from the chain
 	InFlight    int    `json:"in_flight"`  // commands with a nonce but no answer
 	MaxInFlight int    `json:"max_in_flight"`
 	Waiting     int    `json:"waiting"` // commands without a nonce; counted up to countedCommands
@@ -100,9 +100,9 @@ func (r *rows) queueCommands(batch *pgx.Batch) {
 // selectSenders has the columns of senderRow, in their order. It counts only through the partial
 // indexes of open commands.
 const selectSenders = `
-	select s.address, s.name, s.state, coalesce(s.reason, ''), coalesce(s.instance_id, ''), s.next_nonce, f.n,
-	       s.max_in_flight, w.n, w.budget, f.underpriced + w.underpriced, w.unfunded, coalesce(s.balance::text, ''),
-	       s.max_fee::text,
+	select s.address, s.name, s.state, coalesce(s.reason, ''), coalesce(s.instance_id, ''),
+	       case when s.wait_final >= 0 then s.next_nonce end, f.n, s.max_in_flight, w.n, w.budget,
+	       f.underpriced + w.underpriced, w.unfunded, coalesce(s.balance::text, ''), s.max_fee::text,
 	       case when s.spend_day = (now() at time zone 'utc')::date then s.spent_fees else 0 end::text, s.day_fees::text,
 	       case when s.spend_day = (now() at time zone 'utc')::date then s.spent_value else 0 end::text, s.day_value::text,
 	       coalesce(s.checked_block, 0), s.lock_key, s.updated_at, least(f.oldest, w.oldest), w.unsigned

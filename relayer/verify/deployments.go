@@ -54,9 +54,9 @@ const mostLocated = 8
 
 // count tests that the deployments of a batch are all that the factory's nonce counts. While they are not, the
 // block in which they first differ is proved, which has the missing one in the batch. Two endpoints that have no
-// logs of old blocks agree, and are found out so. What is created in a block without any deployment is a finding. Beside
-// a proved deployment it is the word of whoever tells the nonce: the rest of this batch is not compared then, and the
-// next one is.
+// logs of old blocks agree, and are found out so. What is created in a block without any deployment is a finding.
+// Beside a proved deployment it is the word of whoever tells the nonce: the rest of this batch is not compared then,
+// and the next one is.
 func (c *deployments) count(ctx context.Context, batch *chain.Batch) error {
 	v, from := c.v, batch.From
 	for located := 0; located < mostLocated && from <= batch.To; located++ {

@@ -131,7 +131,7 @@ func (a *auditor) page(ctx context.Context, from, to, final uint64) error {
 		byNonce[c.Nonce], flights[i] = c, &c.flight
 	}
 
-	receipts, err := receiptsOf(ctx, a.chain, a.target, flights)
+	receipts, err := a.chain.Receipts(ctx, a.target, hashesOf(flights))
 	if err != nil {
 		return err
 	}
@@ -187,7 +187,8 @@ func (a *auditor) compare(c *audited, want ending) (kind, why string) {
 			want.Transaction, want.Block, a.sender.Checked)
 	case !c.Answered:
 		return "", "" // the sender's next look
-	case want.State != c.State, want.Transaction != c.TxHash, want.BlockHash != c.BlockHash:
+	case want.State != c.State && (want.State != command.Done || c.State != command.DoneLate),
+		want.Transaction != c.TxHash, want.BlockHash != c.BlockHash:
 		return FindingDiffering,
 			fmt.Sprintf("it was answered %s by transaction %s in block %s; on the chain it is %s by %s in %s",
 				c.State, c.TxHash, c.BlockHash, want.State, want.Transaction, want.BlockHash)

@@ -46,10 +46,13 @@ type Chain interface {
 	// answers is on another branch.
 	Simulate(ctx context.Context, target Block, calls []Call) ([]Simulation, error)
 	Fees(ctx context.Context) (Fees, error)
-	// Receipts are those of the transactions that are in blocks of the branch up to the target; nil for the
-	// others. ErrBranch: the node that answers is on another one. A target without a hash is of any branch. With
-	// `some`, one should be there: no receipt at all is no answer, and the next node is asked, until none has one.
-	Receipts(ctx context.Context, target Block, hashes []common.Hash, some bool) ([]*Receipt, error)
+	// Receipts are those of transactions that are in blocks up to the target, as nodes of its branch say, which is no
+	// proof. Of each set there should be one: a node that has none is no answer, and the next one is asked. ErrBranch:
+	// the nodes that answer are on another branch. A target without a hash is of any branch.
+	Receipts(ctx context.Context, target Block, sets [][]common.Hash) (map[common.Hash]*Receipt, error)
+	// Confirm makes sure that a receipt's block is the chain's, and that each node that has the target and answers gives
+	// the same receipt.
+	Confirm(ctx context.Context, target Block, r *Receipt) error
 	// Find is an account's transaction with a nonce that is used, in a block of the branch above `after` and up to the
 	// target; without a hash: it is proved that there is none; nil: it cannot be known, or is too far below the target.
 	Find(ctx context.Context, account common.Address, nonce, after uint64, target Block) (*Transaction, error)
@@ -68,6 +71,9 @@ type Look struct {
 	Stateless bool   // no node has the state after the target any more
 	Balance   *big.Int
 }
+
+// known is the nonce after all that the nodes know.
+func (l *Look) known() uint64 { return max(l.Latest, l.Pending) }
 
 // Call is a transaction that is only tried.
 type Call struct {
@@ -91,7 +97,6 @@ type Receipt struct {
 	Hash      common.Hash
 	Block     uint64
 	BlockHash common.Hash
-	Time      uint64 // of the block, unix seconds
 	Succeeded bool
 	FeePaid   *big.Int
 	Logs      []Log

@@ -70,7 +70,7 @@ func collectFinished(rows pgx.Rows) (answers []command.Answer, fees, value wei, 
 // ledger has not stored, or has taken back.
 const setEnded = `
 	update commands c
-	   set state = e.state, code = e.code, detail = e.detail, winner = nullif(e.winner, ''),
+	   set state = case when e.state = 'done' and p.block_timestamp > extract(epoch from c.expires_at) then 'done_late' else e.state end, code = e.code, detail = e.detail, winner = nullif(e.winner, ''),
 	       tx_hash = nullif(e.tx, ''), block_number = nullif(e.block, 0), block_hash = nullif(e.block_hash, ''),
 	       fee_paid = nullif(e.fee, '')::numeric,
 	       event_id = case when e.state <> 'refused' then p.event_id end, answered_at = clock_timestamp(), next_look = 'infinity'
@@ -79,7 +79,7 @@ const setEnded = `
 	               as e (id, state, code, detail, tx, block, block_hash, fee, event, name, winner)) e
 	  left join commands o on o.command_id = e.id
 	  left join lateral (
-	       select event_id from processed_events
+	       select event_id, block_timestamp from processed_events
 	        where e.event <> '' and chain_id = @chain and escrow_key = bytes(o.escrow) and tx_key = bytes(e.event) and event_type = e.name
 	          and state = 'canonical' and block_hash = e.block_hash limit 1) p on true
 	 where c.chain_id = @chain and c.sender = @sender and c.command_id = e.id and c.answered_at is null

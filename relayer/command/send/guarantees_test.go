@@ -39,18 +39,26 @@ func (c *strictChain) Broadcast(ctx context.Context, raws [][]byte) []error {
 }
 
 // C2: what leaves the process is in the database, first attempts, replacements and voids; and while
-// the database refuses to store attempts nothing leaves at all.
+// the database refuses to store attempts, drops them or stores others, nothing leaves at all.
 func TestNothingUnrecordedLeaves(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, startSim(t))
 	chain := &strictChain{deafChain: &deafChain{Nodes: w.nodes}, w: w}
-	w.exec(`create function refuse() returns trigger language plpgsql as $$ begin raise exception 'refused'; end $$`)
-	w.exec(`create trigger refuse before insert on command_attempts execute function refuse()`)
+	does := func(what string) {
+		w.exec(`create or replace function refuse() returns trigger language plpgsql as $$ begin ` + what + ` end $$`)
+	}
+	does(`raise exception 'refused';`)
+	w.exec(`create trigger refuse before insert on command_attempts for each row execute function refuse()`)
 	signer := &countingSigner{Signer: sign.NewLocal(w.sender.Key)}
 	w.start(func(c *send.Config) { c.Chain, c.Signer, c.BumpBlocks = chain, signer, 1 })
 	id := w.accept(w.command(command.Approve, w.escrow(1, 0), nil))
-	require.Eventually(t, func() bool { return signer.signed.Load() >= 3 }, patience, 10*time.Millisecond)
-	require.Zero(t, chain.broadcasts.Load())
+	for _, what := range []string{`raise exception 'refused';`, `return null;`, `new.raw := '\x00'; return new;`} {
+		does(what)
+		before := signer.signed.Load()
+		require.Eventually(t, func() bool { return signer.signed.Load() >= before+3 || chain.broadcasts.Load() > 0 },
+			patience, 10*time.Millisecond)
+		require.Zero(t, chain.broadcasts.Load(), what)
+	}
 
 	w.exec(`drop trigger refuse on command_attempts`)
 	attempts := func(purpose string) int {

@@ -1,7 +1,9 @@
 package send
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"math/big"
 	"slices"
 
@@ -12,11 +14,9 @@ import (
 
 // This file is when a nonce is given: when the account is ready, while there is room in flight, and to which commands.
 
-// ready reports whether the account may give its next nonce to a command: it is not one that was seen in use,
-// and all below one that was adopted are final.
+// ready reports whether the account may give its next nonce to a command: it is not one that was seen in use.
 func (a *account) ready(look Look) bool {
-	return a.State == "active" && a.NextNonce != nil && look.Final >= a.WaitFinal &&
-		max(look.Latest, look.Pending) <= *a.NextNonce
+	return a.State == "active" && a.NextNonce != nil && look.known() <= *a.NextNonce
 }
 
 // room is how many commands may get nonces now.
@@ -85,6 +85,10 @@ const reserve = `
 	       spent_fees = @fees, spent_value = @value
 	 where chain_id = @chain and address = @sender`
 
+// errNotRecorded means that the database has not stored what was signed. No statement of this program does that.
+var errNotRecorded = errors.New("the database has not stored what was signed as it is: does command_attempts have a " +
+	"trigger or a rule, or a void of a nonce that no command has had? Remove it, and find out who else writes there")
+
 // launch is T1: it gives nonces to commands and stores what was signed for them, in one transaction, and returns those
 // that may now be broadcast. From the first one on that may not be sent any more, or is beyond the day's budget, they
 // are left out: what was signed for them has nonces that are not theirs, and leaves this process never. An operator may
@@ -138,8 +142,8 @@ func (s *store) launch(ctx context.Context, all []signed, head uint64, limits Li
 			return err
 		}
 
-		if _, err := tx.Exec(ctx, insertAttempts, s.attempts(stored, head)); err != nil {
-			return err
+		if recorded, err := s.insert(ctx, tx, stored, head); err != nil || len(recorded) < len(stored) {
+			return cmp.Or(err, errNotRecorded)
 		}
 
 		_, err = tx.Exec(ctx, reserve,

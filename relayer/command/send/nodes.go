@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"math"
 	"math/big"
 	"slices"
@@ -26,6 +25,7 @@ type Caller interface {
 	Changed() <-chan struct{}
 	CallBatch(ctx context.Context, requests ...chain.Request) ([]chain.Answer, error)
 	CallEach(ctx context.Context, method string, params ...any) ([]chain.Answer, error)
+	Canonical(ctx context.Context, n uint64, known common.Hash) (chain.Header, error)
 	Offer(ctx context.Context, raw []byte) error
 }
 
@@ -162,9 +162,8 @@ func (n *Nodes) askAll(ctx context.Context, all ...*question) error {
 }
 
 type header struct {
-	Number    quantity    `json:"number"`
-	Hash      common.Hash `json:"hash"`
-	Timestamp quantity    `json:"timestamp"`
+	Number quantity    `json:"number"`
+	Hash   common.Hash `json:"hash"`
 }
 
 const transactionCount = "eth_getTransactionCount"
@@ -457,114 +456,92 @@ type receipt struct {
 	Logs              []Log       `json:"logs"`
 }
 
-// receiptsAtOnce is how many receipts, or blocks of them, are asked for in one request, and the target with the blocks.
-const receiptsAtOnce = 49
+// receiptsAtOnce is of how many commands receipts are asked for in one request.
+const receiptsAtOnce = 32
 
-// Receipts is Chain's. A receipt counts if the block at its height has its hash, as read afterwards
-// together with the target.
-func (n *Nodes) Receipts(ctx context.Context, target Block, hashes []common.Hash,
-	some bool) (all []*Receipt, err error) {
-	for asked := range slices.Chunk(hashes, receiptsAtOnce) {
-		more, err := n.receipts(ctx, target, asked, some)
-		if errors.Is(err, errNoReceipt) {
-			more, err = make([]*Receipt, len(asked)), nil
+// errNoReceipt means that neither this node nor those before it have a receipt that should be there.
+var errNoReceipt = errors.New("the node has no receipt of any of the transactions")
+
+// Receipts is Chain's.
+func (n *Nodes) Receipts(ctx context.Context, target Block, sets [][]common.Hash) (map[common.Hash]*Receipt, error) {
+	all := map[common.Hash]*Receipt{}
+	for some := range slices.Chunk(sets, receiptsAtOnce) {
+		questions := []*question{stands(target)}
+		for _, hash := range slices.Concat(some...) {
+			questions = append(questions, receiptOf(hash, target.Number, all))
 		}
 
-		if err != nil {
+		last := questions[len(questions)-1]
+		check := last.Check
+		last.Check = func() error {
+			err := check()
+			for _, set := range some {
+				if err == nil && len(set) > 0 && !slices.ContainsFunc(set, func(h common.Hash) bool { return all[h] != nil }) {
+					err = errNoReceipt
+				}
+			}
+
+			return err
+		}
+
+		if err := n.askAll(ctx, questions...); err != nil && !errors.Is(err, errNoReceipt) {
 			return nil, fmt.Errorf("read receipts: %w", err)
 		}
-
-		all = append(all, more...)
 	}
 
 	return all, nil
 }
 
-// errNoReceipt means that a node has none of the receipts one of which should be there.
-var errNoReceipt = errors.New("the node has no receipt of any of the transactions")
-
-// receipts asks for receipts; with some, a node that has none of them is passed over.
-func (n *Nodes) receipts(ctx context.Context, target Block, hashes []common.Hash, some bool) ([]*Receipt, error) {
-	found, questions := make([]*receipt, len(hashes)), make([]*question, len(hashes))
-	for i, hash := range hashes {
-		questions[i] = about(&found[i], "eth_getTransactionReceipt", hash).checked(func() error {
-			r := found[i]
-			if r != nil && (r.TransactionHash != hash || r.BlockNumber == nil || r.Status == nil || r.Status.uint64() > 1) {
-				return fmt.Errorf("the receipt of %s: the answer is not one", hash)
-			}
-
-			if some && i == len(hashes)-1 && !slices.ContainsFunc(found, func(r *receipt) bool { return r != nil }) {
-				return errNoReceipt
-			}
-
-			return nil
-		})
-	}
-
-	if err := n.askAll(ctx, append(questions, stands(target))...); err != nil {
-		return nil, err
-	}
-
-	blocks := map[uint64]*header{}
-	for _, r := range found {
-		if r != nil && r.BlockNumber.uint64() <= target.Number {
-			blocks[r.BlockNumber.uint64()] = nil
-		}
-	}
-
-	if len(blocks) > 0 {
-		numbers := slices.Collect(maps.Keys(blocks))
-		headers, err := n.onBranch(ctx, target, numbers)
-		if err != nil {
-			return nil, err
+// receiptOf asks for a receipt, and adds it to all.
+func receiptOf(hash common.Hash, most uint64, all map[common.Hash]*Receipt) *question {
+	var r *receipt
+	return about(&r, "eth_getTransactionReceipt", hash).checked(func() error {
+		switch {
+		case r == nil:
+		case r.TransactionHash != hash || r.BlockNumber == nil || r.Status == nil || r.Status.uint64() > 1:
+			return fmt.Errorf("the receipt of %s: the answer is not one", hash)
+		case all[hash] == nil && r.BlockNumber.uint64() <= most:
+			paid := new(big.Int).Mul(r.EffectiveGasPrice.big(), r.GasUsed.big())
+			all[hash] = &Receipt{Hash: hash, Block: r.BlockNumber.uint64(), BlockHash: r.BlockHash,
+				Succeeded: r.Status.uint64() == 1, FeePaid: paid.Add(paid, r.L1Fee.big()), Logs: r.Logs}
 		}
 
-		for i, number := range numbers {
-			blocks[number] = headers[i]
-		}
+		return nil
+	})
+}
+
+// Confirm is Chain's.
+func (n *Nodes) Confirm(ctx context.Context, target Block, r *Receipt) error {
+	shown, err := n.caller.CallEach(ctx, "eth_getBlockByNumber", hexutil.Uint64(target.Number), false)
+	if err != nil {
+		return err
 	}
 
-	all := make([]*Receipt, len(hashes))
-	for i, r := range found {
-		if r == nil {
+	said, err := n.caller.CallEach(ctx, "eth_getTransactionReceipt", r.Hash)
+	for i, a := range said {
+		var h *header
+		var other *receipt
+		if a.Err != nil || shown[i].Err != nil || json.Unmarshal(shown[i].Result, &h) != nil || !target.is(h) {
 			continue
 		}
 
-		// Of a block that was replaced, or nodes disagree: it is asked again.
-		if h := blocks[r.BlockNumber.uint64()]; h != nil && h.Hash == r.BlockHash {
-			all[i] = r.in(h)
+		if json.Unmarshal(a.Result, &other) != nil || other == nil || other.BlockHash != r.BlockHash ||
+			other.Status == nil || (other.Status.uint64() == 1) != r.Succeeded || !slices.Equal(other.Logs, r.Logs) {
+			return fmt.Errorf("%s gives another receipt of transaction %s, or none", a.Endpoint, r.Hash)
 		}
 	}
 
-	return all, nil
+	return cmp.Or(err, n.stand(ctx, r.Block, r.BlockHash))
 }
 
-// in is a receipt in a canonical block.
-func (r *receipt) in(h *header) *Receipt {
-	paid := new(big.Int).Mul(r.EffectiveGasPrice.big(), r.GasUsed.big())
-
-	return &Receipt{Hash: r.TransactionHash, Block: h.Number.uint64(), BlockHash: h.Hash, Time: h.Timestamp.uint64(),
-		Succeeded: r.Status.uint64() == 1, FeePaid: paid.Add(paid, r.L1Fee.big()), Logs: r.Logs}
-}
-
-// onBranch reads blocks by number, nil where there is none, as a node has them that has the target.
-func (n *Nodes) onBranch(ctx context.Context, target Block, numbers []uint64) ([]*header, error) {
-	numbers = append(slices.Clone(numbers), target.Number)
-	all, questions := make([]*header, len(numbers)), make([]*question, len(numbers))
-	for i, number := range numbers {
-		questions[i] = about(&all[i], "eth_getBlockByNumber", hexutil.Uint64(number), false).checked(func() error {
-			switch h := all[i]; {
-			case h != nil && (h.Number.uint64() != number || h.Hash == (common.Hash{})):
-				return fmt.Errorf("read block %d: the node answered with block %d", number, h.Number.uint64())
-			case number == target.Number && !target.is(h):
-				return target.elsewhere()
-			}
-
-			return nil
-		})
+// stand makes sure that a block is the chain's.
+func (n *Nodes) stand(ctx context.Context, number uint64, hash common.Hash) error {
+	h, err := n.caller.Canonical(ctx, number, common.Hash{})
+	if err == nil && h.Hash != hash {
+		err = Block{Number: number, Hash: hash}.elsewhere()
 	}
 
-	return all[:len(numbers)-1], n.askAll(ctx, questions...)
+	return err
 }
 
 // Broadcast is Chain's.

@@ -96,9 +96,9 @@ func (r *round) observe(ctx context.Context) (err error) {
 func (r *round) wantsLook() bool {
 	a := r.account
 	switch moved := a.target() != r.target; {
-	case !r.looked.Ready || a.NextNonce == nil:
+	case !r.looked.Ready, a.NextNonce == nil && a.Now.Sub(r.lookedAt) >= namePause:
 		return true
-	case r.view == r.looked && !moved && a.Generation == r.generation:
+	case a.NextNonce == nil || r.view == r.looked && !moved && a.Generation == r.generation:
 		return false
 	case a.Due && a.State == "active", len(r.missing) > 0, len(r.unnamed) > 0, a.Now.Sub(r.lookedAt) >= r.cfg.LookEvery,
 		r.seen.Latest > *a.NextNonce:
@@ -111,29 +111,32 @@ func (r *round) wantsLook() bool {
 
 // look looks at everything.
 func (r *round) look(ctx context.Context) error {
-	everyone := !r.looked.Ready || r.account.NextNonce == nil || r.account.State == "halted" || len(r.missing) > 0 ||
-		r.seen.Final < r.account.WaitFinal
+	everyone := !r.looked.Ready || r.account.NextNonce == nil || r.account.State == "halted" || len(r.missing) > 0
 	target := r.account.target()
 	look, err := r.cfg.Chain.Look(ctx, r.address, target.Number, everyone)
 	if err != nil {
 		return err
 	}
 
-	if r.account.NextNonce == nil {
-		r.looked = View{} // the next round looks again, with what it is now
-		return r.store.fromChain(ctx, max(look.Latest, look.Pending))
-	}
-
 	r.latest(look.Latest)
 	r.final(&look, r.view.Head, target.Number)
-	if err := r.checkForeign(ctx, look, target); err != nil {
+	if r.account.NextNonce == nil {
+		var known bool
+		if known, err = r.store.fromChain(ctx, look); err == nil && !known {
+			r.fails(ctx, errAdopts)
+		}
+	} else {
+		err = r.checkForeign(ctx, look, target)
+	}
+
+	if err != nil {
 		return err
 	}
 
 	r.unnamed, r.target, r.generation = nil, target, r.account.Generation
 	err = r.settle(ctx, look)
 	if err == nil && len(r.unnamed) == 0 {
-		err = r.store.checked(ctx, target.Number, look)
+		err = r.store.checked(ctx, target.Number, look.Balance)
 	}
 
 	if err != nil {
@@ -146,13 +149,17 @@ func (r *round) look(ctx context.Context) error {
 	return nil
 }
 
+// errAdopts means that fromChain waits.
+var errAdopts = errors.New("the next nonce waits until all that the nodes know of the account is final, and, after " +
+	"`sender adopt-nonce`, until each of RPC_URLS answers")
+
 // checkForeign halts the sender while the chain knows of nonces from elsewhere: the key is used elsewhere, or the
 // database was restored to an earlier time. Once a final block has the transaction the halt names it, and an operator
 // has to look; before that it ends when every node has answered and none knows such a nonce any more. A node that lies
 // about it can stop the sender, which is all.
 func (r *round) checkForeign(ctx context.Context, look Look, target Block) error {
 	account := r.account
-	seen, next := max(look.Latest, look.Pending), *account.NextNonce
+	seen, next := look.known(), *account.NextNonce
 	switch {
 	case account.Stranger != "":
 		return nil
@@ -187,7 +194,7 @@ func (r *round) halt(ctx context.Context, nonce uint64, found *Transaction) erro
 func (r *round) stop(ctx context.Context, stranger, why string) error {
 	why += ". Look at the account in an explorer, then run `escrow-relayer sender adopt-nonce --sender " +
 		registry.Text(r.address) + "`"
-	changed, err := r.store.halt(ctx, *r.account.NextNonce, why, stranger)
+	changed, err := r.store.halt(ctx, r.account.NextNonce, why, stranger)
 	if changed {
 		r.log.ErrorContext(ctx, "sender halted", slog.String("reason", why))
 	}
@@ -212,7 +219,7 @@ func (r *round) settle(ctx context.Context, look Look) error {
 		}
 	}
 
-	receipts, err := receiptsOf(ctx, r.cfg.Chain, r.target, used)
+	receipts, err := r.cfg.Chain.Receipts(ctx, r.target, hashesOf(used))
 	if err != nil {
 		return err
 	}
@@ -220,8 +227,16 @@ func (r *round) settle(ctx context.Context, look Look) error {
 	var endings []ending
 	for _, f := range used {
 		if e, ok := outcomeOf(f, receipts); ok {
-			endings = append(endings, e)
 			delete(r.missing, f.Nonce)
+			if e.event.tx == "" { // no event of the ledger bears it out
+				err = r.cfg.Chain.Confirm(ctx, r.target, receipts[common.HexToHash(e.Transaction)])
+			}
+
+			if err != nil {
+				r.fails(ctx, fmt.Errorf("command %s waits: %w", e.CommandID, err))
+			} else {
+				endings = append(endings, e)
+			}
 
 			continue
 		}

@@ -21,7 +21,7 @@ var ErrOperation = errors.New("not possible now")
 
 // AdoptNonce has the owner read the next nonce from the chain again, as before the first one: above all that an
 // endpoint knows, and above those that commands were given, for which something may be signed. A halted sender goes on
-// with it, once all below are final; and one that got it too high, from an endpoint that lied, comes down.
+// with it, once all below are final and every endpoint answers.
 func AdoptNonce(ctx context.Context, db *pgxpool.Pool, chainID int64, sender common.Address) error {
 	const adopt = `update senders set wait_final = -1, stranger = null,
 		       state = case state when 'halted' then 'active' else state end,

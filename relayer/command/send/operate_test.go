@@ -9,6 +9,7 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/stretchr/testify/require"
 
+	"github.com/fusion-prime/escrow-relayer/internal/faults"
 	"github.com/fusion-prime/escrow-relayer/internal/testchain"
 	"github.com/fusion-prime/escrow-relayer/relayer/command"
 	"github.com/fusion-prime/escrow-relayer/relayer/command/send"
@@ -45,23 +46,30 @@ func (w *world) awaitHalt(words string) {
 	}, patience, 20*time.Millisecond)
 }
 
-// A sender that was given a nonce too high, by a node that lied, waits for a transaction that never comes. It is
-// brought back, down to what the chain shows and to what its commands have.
+// What an operator asks for beside a node that tells of nonces that nobody has used, also while the sender is paused,
+// stands as long as that node lies, and no longer.
 func TestNonceTooHigh(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, startSim(t))
+	w, node := newFaultyWorld(t, true)
 	w.mine(confirmations + 1)
 	w.start(nil)
 	w.awaitState("active")
-	w.exec(`update senders set next_nonce = 1000, first_nonce = 1000, wait_final = 1000`)
-	first := w.accept(w.command(command.Approve, w.escrow(1, 0), nil))
-	w.awaitLook()
+	first := w.escrow(1, 0)
+	lie := counts(node, `"0x3e8"`)
+	w.awaitHalt("nonces up to 999")
+	require.NoError(t, w.adopt(t.Context()))
+	id := w.accept(w.command(command.Approve, first, nil))
+	before := lie.Hits()
+	require.Eventually(t, func() bool { w.mineAhead(); return lie.Hits() > before+100 }, patience, 20*time.Millisecond)
 	require.Equal(t, 0, w.int(`select count(*) from commands where nonce is not null`))
 	require.NoError(t, send.Pause(t.Context(), w.db, w.node.ChainID().Int64(), w.sender.Address, "a nonce too high"))
-	require.NoError(t, w.adopt(t.Context()))
-	w.awaitState("paused") // still
+	lie.Remove()
+	require.Eventually(t, func() bool {
+		return w.int(`select count(*) from senders where state = 'paused' and wait_final = 0`) == 1
+	}, patience, 10*time.Millisecond)
 	require.NoError(t, send.Resume(t.Context(), w.db, w.node.ChainID().Int64(), w.sender.Address))
-	w.await(first, true, command.Done)
+	w.await(id, true, command.Done)
+	w.awaitTarget()
 	found, _ := w.audit()
 	require.Empty(t, found)
 
@@ -87,8 +95,34 @@ func TestAnInventedNonceIsNotGiven(t *testing.T) {
 	require.Eventually(t, func() bool { w.mineAhead(); return lie.Hits() > 100 }, patience, 20*time.Millisecond)
 	require.Equal(t, 0, w.int(`select count(*) from commands where nonce is not null`))
 	lie.Remove()
-	require.NoError(t, w.adopt(t.Context()))
 	w.await(id, true, command.Done)
+}
+
+// C1: a nonce that an operator asks for is none that a node which does not answer may know: beside it is one that is
+// behind.
+func TestAnAdoptedNonceWaitsForEveryNode(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, startSim(t))
+	silent, _ := w.faulty()
+	behind, source := w.faulty(silent.HTTP())
+	w.nodes = send.NewNodes(source)
+	escrow := w.escrow(1, 0)
+	w.start(nil)
+	w.awaitState("active")
+	w.use()
+	w.awaitState("halted")
+	gone := silent.Inject(faults.Fault{Mode: faults.Refused, Method: "eth_getTransactionCount", Words: "not now"})
+	late := counts(behind, `"0x0"`)
+	require.NoError(t, w.adopt(t.Context()))
+	id := w.accept(w.command(command.Approve, escrow, nil))
+	given := func() int { return w.int(`select count(*) from commands where nonce is not null`) }
+	require.Eventually(t, func() bool { w.mineAhead(); return gone.Hits() > 20 || given() > 0 }, patience,
+		20*time.Millisecond)
+	require.Zero(t, given())
+	gone.Remove()
+	late.Remove()
+	w.await(id, true, command.Done)
+	require.Equal(t, 1, w.int(`select count(*) from commands where nonce = 1`))
 }
 
 // C1: a nonce that a command has is not given to another one, though no endpoint knows it.
@@ -117,6 +151,7 @@ func TestNonceIsReadAgainAtTheLastMoment(t *testing.T) {
 	w := newWorld(t, startSim(t))
 	w.use()
 	w.use()
+	w.mine(confirmations)
 	stop := w.start(nil)
 	w.awaitState("active")
 	stop()

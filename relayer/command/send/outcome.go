@@ -1,47 +1,17 @@
 package send
 
 import (
-	"context"
 	"fmt"
-	"slices"
 
 	"github.com/ethereum/go-ethereum/common"
 
+	"github.com/fusion-prime/escrow-relayer/relayer/column"
 	"github.com/fusion-prime/escrow-relayer/relayer/command"
 )
 
-// receiptsOf reads the receipts of all that was signed for commands with nonces that are used: of what is in blocks of
-// the branch. Where a node has none for a command, the others are asked.
-func receiptsOf(ctx context.Context, chain Chain, branch Block, flights []*flight) (map[common.Hash]*Receipt, error) {
-	receipts := map[common.Hash]*Receipt{}
-	ask := func(hashes []common.Hash, some bool) error {
-		found, err := chain.Receipts(ctx, branch, hashes, some)
-		for _, r := range found {
-			if r != nil {
-				receipts[r.Hash] = r
-			}
-		}
-
-		return err
-	}
-	var all []common.Hash
-	for _, f := range flights {
-		all = append(all, f.hashes()...)
-	}
-
-	if err := ask(all, false); err != nil {
-		return nil, err
-	}
-
-	for _, f := range flights {
-		if !slices.ContainsFunc(f.hashes(), func(h common.Hash) bool { return receipts[h] != nil }) {
-			if err := ask(f.hashes(), true); err != nil {
-				return nil, err
-			}
-		}
-	}
-
-	return receipts, nil
+// hashesOf are those of all that was signed, by command.
+func hashesOf(flights []*flight) [][]common.Hash {
+	return column.Of(flights, func(f **flight) []common.Hash { return (*f).hashes() })
 }
 
 // outcomeOf is what the receipts say of a command.
@@ -64,11 +34,7 @@ func outcomeOf(f *flight, receipts map[common.Hash]*Receipt) (e ending, ok bool)
 			e.State, e.Code = command.Reverted, command.CodeNoEffect
 			e.Detail = "the transaction succeeded and the escrow emitted nothing: a reorganisation took the escrow away"
 		default:
-			e.State = command.Done
-			if int64(r.Time) > f.ExpiresAt.Unix() {
-				e.State = command.DoneLate
-			}
-
+			e.State = command.Done // or late, by the event's block
 			e.event = event{e.Transaction, effects[f.Kind]}
 		}
 

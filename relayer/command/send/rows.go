@@ -16,7 +16,6 @@ import (
 // account is a sender's row.
 type account struct {
 	NextNonce   *uint64 // nil: it is to be read from the chain
-	WaitFinal   uint64
 	State       string
 	Stranger    string    // the transaction that it is halted for; empty: none that is named
 	Checked     uint64    // the newest block up to which receipts were read

@@ -55,8 +55,10 @@ func (n *Nodes) Find(ctx context.Context, account common.Address, nonce, after u
 		found, proved, err := n.scan(ctx, account, nonce, low, high, target)
 		whole := low == after && high == target.Number
 		switch {
-		case err != nil || found != nil:
-			return found, err
+		case err != nil:
+			return nil, err
+		case found != nil:
+			return found, n.stand(ctx, found.Block, found.BlockHash)
 		case whole && proved:
 			return &Transaction{Block: target.Number, BlockHash: target.Hash}, nil
 		case whole || target.Number-after > bodiesAtMost:
@@ -71,9 +73,10 @@ func (n *Nodes) Find(ctx context.Context, account common.Address, nonce, after u
 func (n *Nodes) scan(ctx context.Context, account common.Address, nonce, low, high uint64,
 	target Block) (found *Transaction, proved bool, err error) {
 	from := max(low, high-min(high, bodiesAtMost)) + 1
+	var before common.Hash // the block below
 	for proved = from == low+1; from <= high && found == nil && err == nil; from += bodiesAtOnce {
 		var whole bool
-		found, whole, err = n.findIn(ctx, account, nonce, from, min(from+bodiesAtOnce-1, high), target)
+		found, whole, err = n.findIn(ctx, account, nonce, from, min(from+bodiesAtOnce-1, high), &before, target)
 		proved = proved && whole
 	}
 
@@ -81,9 +84,11 @@ func (n *Nodes) scan(ctx context.Context, account common.Address, nonce, low, hi
 }
 
 // findIn looks into the blocks from..to, of a node that is on the branch. What is found was signed by the account, and
-// is under the block's hash as far as that can be computed. proved: it can, for all that the blocks have.
-func (n *Nodes) findIn(ctx context.Context, account common.Address, nonce, from, to uint64,
+// is under the block's hash as far as that can be computed. proved: it can, for all that the blocks have, and each
+// names the one before it; the last one of a search is the target. So a node cannot have made one of them.
+func (n *Nodes) findIn(ctx context.Context, account common.Address, nonce, from, to uint64, before *common.Hash,
 	target Block) (found *Transaction, proved bool, err error) {
+	first, parent := *before, *before
 	blocks, bodies := make([]json.RawMessage, to-from+1), make([][][]byte, to-from+1)
 	var questions []*question
 	for i := range blocks {
@@ -95,11 +100,13 @@ func (n *Nodes) findIn(ctx context.Context, account common.Address, nonce, from,
 			}
 
 			if i == 0 {
-				found, proved = nil, true // whatever another node has said
+				found, proved, parent = nil, true, first // whatever another node has said
 			}
 
 			p, ok := proof.Header(blocks[i], h.Hash)
-			if ok = ok && !slices.ContainsFunc(bodies[i], func(tx []byte) bool { return tx == nil }); !ok {
+			linked := (parent == common.Hash{} || p.ParentHash == parent) && (number != target.Number || target.is(&h))
+			parent = h.Hash
+			if !ok || !linked || slices.ContainsFunc(bodies[i], func(tx []byte) bool { return tx == nil }) {
 				proved = false
 			} else if proof.Root(bodies[i]) != p.TxHash {
 				return fmt.Errorf("read block %d: its transactions are not those under its hash", number)
@@ -118,6 +125,8 @@ func (n *Nodes) findIn(ctx context.Context, account common.Address, nonce, from,
 	if err := n.askAll(ctx, append(questions, stands(target))...); err != nil {
 		return nil, false, fmt.Errorf("find nonce %d of %s: %w", nonce, account, err)
 	}
+
+	*before = parent
 
 	return found, proved, nil
 }

@@ -1,16 +1,24 @@
 package send_test
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
+	"math/big"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/core/types"
+	"github.com/ethereum/go-ethereum/trie"
 	"github.com/stretchr/testify/require"
 
 	"github.com/fusion-prime/escrow-relayer/internal/faults"
+	"github.com/fusion-prime/escrow-relayer/registry"
 	"github.com/fusion-prime/escrow-relayer/relayer/command"
 	"github.com/fusion-prime/escrow-relayer/relayer/command/send"
 )
@@ -105,6 +113,82 @@ func TestAuditComparesWhatIsSuperseded(t *testing.T) {
 		return done.Nonces == 1 && found[0] == send.FindingDiffering
 	}, patience, patience/1000)
 	require.Positive(t, nulls.Hits())
+}
+
+// forger has a node show the blocks that have transactions of an account as blocks of its own making, with others in
+// their place, and no receipts.
+func forger(t *testing.T, node *faults.Node, account common.Address, others ...*types.Transaction) *faults.Injected {
+	from := fmt.Sprintf(`"from":"%s"`, registry.Text(account))
+	return node.Inject(faults.Fault{Mode: faults.Rewritten, Rewrite: func(method, result string) string {
+		switch {
+		case method == "eth_getTransactionReceipt":
+			return "null"
+		case method != "eth_getBlockByNumber" || !strings.Contains(result, from):
+			return result
+		}
+
+		var block map[string]any
+		var h types.Header
+		err := cmp.Or(json.Unmarshal([]byte(result), &block), json.Unmarshal([]byte(result), &h))
+		h.TxHash = types.DeriveSha(types.Transactions(others), trie.NewStackTrie(nil))
+		block["hash"], block["transactionsRoot"] = h.Hash(), h.TxHash
+		block["transactions"] = append(types.Transactions{}, others...)
+		forged, again := json.Marshal(block)
+		if err = cmp.Or(err, again); err != nil {
+			t.Errorf("forge a block: %v", err)
+		}
+
+		return string(forged)
+	}})
+}
+
+// C4: a command whose transaction is mined is not answered `superseded` while nodes index receipts late, though one of
+// them shows blocks of its own making: they have no transaction of the account, or one that nobody has mined.
+func TestForgedBlocksUseNoNonce(t *testing.T) {
+	t.Parallel()
+	for name, others := range map[string]int{"without a transaction": 0, "with another one": 1} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, startSim(t))
+			var other types.Transaction
+			require.NoError(t, other.UnmarshalBinary(w.raw(0, 21000, big.NewInt(5e11))))
+			late, _ := w.faulty()
+			liar, source := w.faulty(late.HTTP())
+			nulls, lies := receiptless(late), forger(t, liar, w.sender.Address, []*types.Transaction{&other}[:others]...)
+			w.nodes = send.NewNodes(source)
+			w.start(nil)
+			id := w.accept(w.command(command.Approve, w.escrow(1, 0), nil))
+			require.Eventually(t, func() bool {
+				w.mineAhead()
+				return lies.Hits() > 100 && nulls.Hits() > 40 || w.answer(id).State.Final()
+			}, patience, 20*time.Millisecond)
+			require.Equal(t, command.Sent, w.answer(id).State)
+			nulls.Remove()
+			w.await(id, true, command.Done)
+		})
+	}
+}
+
+// C4: a receipt that one endpoint has invented ends no command while another one has the true one.
+func TestAnInventedReceiptEndsNothing(t *testing.T) {
+	t.Parallel()
+	w, node := newFaultyWorld(t, true)
+	lie := node.Inject(faults.Fault{Mode: faults.Rewritten, Rewrite: func(method, result string) string {
+		if method == "eth_getTransactionReceipt" {
+			return strings.Replace(result, `"status":"0x1"`, `"status":"0x0"`, 1)
+		}
+
+		return result
+	}})
+	w.start(nil)
+	id := w.accept(w.command(command.Approve, w.escrow(1, 0), nil))
+	require.Eventually(t, func() bool {
+		w.mineAhead()
+		return lie.Hits() > 100 || w.answer(id).State.Final()
+	}, patience, 20*time.Millisecond)
+	require.Equal(t, command.Sent, w.answer(id).State)
+	lie.Remove()
+	w.await(id, true, command.Done)
 }
 
 // dreamer tells of a nonce that nobody has used, for a while.

@@ -1,6 +1,7 @@
 package send
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -72,8 +73,7 @@ func own(ctx context.Context, cfg *Config, sender common.Address) (*store, error
 }
 
 const lockSender = `
-	select case when s.wait_final >= 0 then s.next_nonce end as next_nonce, greatest(s.wait_final, 0) as wait_final,
-	       s.state, coalesce(s.stranger, '') as stranger, coalesce(s.checked_block, 0) as checked,
+	select case when s.wait_final >= 0 then s.next_nonce end as next_nonce, s.state, coalesce(s.stranger, '') as stranger, coalesce(s.checked_block, 0) as checked,
 	       clock_timestamp() as now, false as due,
 	       case when s.spend_day = (now() at time zone 'utc')::date then s.spent_fees else 0 end as spent_fees,
 	       case when s.spend_day = (now() at time zone 'utc')::date then s.spent_value else 0 end as spent_value,
@@ -217,16 +217,19 @@ func (s *store) load(ctx context.Context) (a *account, flights []*flight, err er
 }
 
 const setFromChain = `
-	update senders set next_nonce = n.nonce, first_nonce = least(first_nonce, n.nonce), wait_final = n.nonce,
-	       updated_at = now()
+	update senders set next_nonce = n.nonce, first_nonce = least(first_nonce, n.nonce), wait_final = 0, updated_at = now()
 	  from (select greatest(@nonce, (select max(nonce) + 1 from commands where chain_id = @chain and sender = @sender),
 	               (select max(nonce) + 1 from used_nonces
 	                 where chain_id = @chain and sender = bytes(@sender))) as nonce) n
-	 where chain_id = @chain and address = @sender and (next_nonce is null or wait_final < 0)`
+	 where chain_id = @chain and address = @sender and n.nonce <= @final
+	   and (next_nonce is null or wait_final < 0 and not @silent)`
 
-// fromChain sets the next nonce before a sender's first owner, and where an operator asks for that (AdoptNonce).
-func (s *store) fromChain(ctx context.Context, nonce uint64) error {
-	return s.set(ctx, "take the next nonce from the chain", setFromChain, pgx.StrictNamedArgs{"nonce": nonce})
+// fromChain sets the next nonce before a sender's first owner, and where an operator asks for that (AdoptNonce): above
+// all that the nodes know, once all of it is final. A node that lies about it is waited for no longer than it lies. So
+// is, once the sender was used, one that does not answer: its pool may have what a lost database had signed.
+func (s *store) fromChain(ctx context.Context, look Look) (known bool, err error) {
+	return s.exec(ctx, "take the next nonce from the chain", setFromChain,
+		pgx.StrictNamedArgs{"nonce": look.known(), "final": look.Final, "silent": look.Silent})
 }
 
 const setHalted = `
@@ -235,8 +238,9 @@ const setHalted = `
 	   and (state <> 'halted' or stranger is null and @stranger <> '')`
 
 // halt stops the sender. Where it names a stranger's transaction, an operator has to look; else it may end by itself.
-// next is the next nonce that the halt was judged by: it is obsolete once an operator has asked for another one.
-func (s *store) halt(ctx context.Context, next uint64, reason, stranger string) (changed bool, err error) {
+// next is the next nonce that the halt was judged by: it is obsolete once an operator has asked for another one, and
+// until that is known (nil).
+func (s *store) halt(ctx context.Context, next *uint64, reason, stranger string) (changed bool, err error) {
 	return s.exec(ctx, "halt", setHalted, pgx.StrictNamedArgs{"next": next, "reason": reason, "stranger": stranger})
 }
 
@@ -250,14 +254,12 @@ func (s *store) resume(ctx context.Context) error {
 }
 
 const setChecked = `
-	update senders set checked_block = @block, balance = @balance, updated_at = now(),
-	       wait_final = case when wait_final > @final then wait_final else least(wait_final, 0) end
+	update senders set checked_block = @block, balance = @balance, updated_at = now()
 	 where chain_id = @chain and address = @sender`
 
-// checked notes the block up to which receipts were read, and that an adopted nonce need not be waited for any more.
-func (s *store) checked(ctx context.Context, block uint64, look Look) error {
-	return s.set(ctx, "note the block", setChecked,
-		pgx.StrictNamedArgs{"block": block, "balance": wei{look.Balance}, "final": look.Final})
+// checked notes the block up to which receipts were read.
+func (s *store) checked(ctx context.Context, block uint64, balance *big.Int) error {
+	return s.set(ctx, "note the block", setChecked, pgx.StrictNamedArgs{"block": block, "balance": wei{balance}})
 }
 
 // selectWaiting reads what is due. Requesters take turns: the first command of each, then the second ones.
@@ -355,7 +357,7 @@ func (s *store) hold(ctx context.Context, holds []hold) error {
 	})
 }
 
-// insertAttempts stores what was signed, but no call at a nonce that has a void, and says what it has stored.
+// insertAttempts stores what was signed, but no call at a nonce that has a void, and says what is stored now.
 const insertAttempts = `
 	insert into command_attempts (chain_id, sender, nonce, attempt, command_id, purpose, tx_hash, raw, gas, fee_cap, tip_cap, epoch, head)
 	select @chain, @sender, a.nonce, a.attempt, a.id, a.purpose, a.hash, a.raw, a.gas, a.fee_cap, a.tip_cap, @epoch, @head
@@ -363,7 +365,7 @@ const insertAttempts = `
 	       @tips::numeric[]) as a (nonce, attempt, id, purpose, hash, raw, gas, fee_cap, tip_cap)
 	 where a.purpose = 'void'
 	    or not exists (select from command_attempts v where v.chain_id = @chain and v.sender = @sender and v.nonce = a.nonce and v.purpose = 'void')
-	returning command_id`
+	returning raw`
 
 // setReplaced notes what the attempts may cost, and why a nonce is given up.
 const setReplaced = `
@@ -398,13 +400,11 @@ func (s *store) record(ctx context.Context, all []signed, head uint64, limits Li
 			stored = append(stored, x)
 		}
 
-		rows, _ := tx.Query(ctx, insertAttempts, s.attempts(stored, head))
-		ids, err := pgx.CollectRows(rows, pgx.RowTo[string])
-		if err != nil {
+		var err error
+		if stored, err = s.insert(ctx, tx, stored, head); err != nil {
 			return err
 		}
 
-		stored = slices.DeleteFunc(stored, func(x signed) bool { return !slices.Contains(ids, x.f.CommandID) })
 		if _, err := tx.Exec(ctx, setReplaced, s.args(pgx.StrictNamedArgs{
 			"ids":     column.Of(stored, (*signed).commandID),
 			"worst":   column.Of(stored, func(x *signed) wei { return wei{x.worst} }),
@@ -430,9 +430,9 @@ func (s *store) record(ctx context.Context, all []signed, head uint64, limits Li
 	return stored, nil
 }
 
-// attempts are the arguments of insertAttempts.
-func (s *store) attempts(all []signed, head uint64) pgx.StrictNamedArgs {
-	return s.args(pgx.StrictNamedArgs{
+// insert stores attempts, and returns those that are stored now as they were signed: nothing else may be broadcast.
+func (s *store) insert(ctx context.Context, tx pgx.Tx, all []signed, head uint64) (stored []signed, err error) {
+	rows, _ := tx.Query(ctx, insertAttempts, s.args(pgx.StrictNamedArgs{
 		"epoch":    s.epoch,
 		"head":     head,
 		"nonces":   column.Of(all, func(x *signed) uint64 { return x.f.Nonce }),
@@ -444,7 +444,12 @@ func (s *store) attempts(all []signed, head uint64) pgx.StrictNamedArgs {
 		"gas":      column.Of(all, func(x *signed) uint64 { return x.attempt.Gas }),
 		"caps":     column.Of(all, func(x *signed) wei { return x.attempt.FeeCap }),
 		"tips":     column.Of(all, func(x *signed) wei { return x.attempt.TipCap }),
-	})
+	}))
+	raws, err := pgx.CollectRows(rows, pgx.RowTo[[]byte])
+
+	return slices.DeleteFunc(slices.Clone(all), func(x signed) bool {
+		return !slices.ContainsFunc(raws, func(raw []byte) bool { return bytes.Equal(raw, x.attempt.Raw) })
+	}), err
 }
 
 const setCode = `
