@@ -42,7 +42,9 @@ func ReadSource(ctx context.Context, root string) (s Source, err error) {
 
 		return strings.TrimSpace(string(out))
 	}
-	s = Source{Root: root, Version: git("describe", "--tags", "--always", "--dirty"), Commit: git("rev-parse", "HEAD")}
+	// How short git makes a commit by itself differs between clones, and with it the bytes.
+	s = Source{Root: root, Version: git("describe", "--tags", "--always", "--abbrev=12", "--dirty"),
+		Commit: git("rev-parse", "HEAD")}
 	when, status := git("show", "-s", "--format=%cI", "HEAD"), git("status", "--porcelain")
 	if err != nil {
 		return s, err

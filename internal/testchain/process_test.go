@@ -75,22 +75,15 @@ func TestTrafficOnIndependentNodes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			ctx := within(t)
 			traffic, d := startTraffic(t, n, 5)
-			for step := range 5 {
+			for range 5 {
 				require.NoError(t, traffic.Step(ctx, 10))
 				require.Eventually(t, func() bool {
-					return traffic.Settle(ctx) == nil && traffic.Stats().Mined == 10*(step+1)
+					return traffic.Settle(ctx) == nil && traffic.Stats().Waiting == 0
 				}, patience, 20*time.Millisecond)
 			}
 
-			s := traffic.Stats()
-			t.Logf("%+v", s)
-			require.Equal(t, 50, s.Mined)
-			require.Zero(t, s.Reverted)
-			truth := readTruth(t, n, d)
-			for event, count := range s.Events {
-				require.Equal(t, truth.Count(event), count, event)
-			}
-
+			require.Equal(t, 50, succeeded(t, n, d))
+			require.Positive(t, readTruth(t, n, d).Count("Approved"))
 			require.NoError(t, n.Reorg(ctx, 3, testchain.Drop))
 			require.NoError(t, traffic.Step(ctx, 3))
 			require.Positive(t, traffic.Stats().Resyncs)

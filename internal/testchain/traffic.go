@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"math/big"
 	"math/rand/v2"
 	"slices"
@@ -71,17 +70,14 @@ type Traffic struct {
 	flying  []flight
 	coming  int // escrows that transactions on their way may create
 	newest  blockID
-	stats   TrafficStats
+	resyncs int
 }
 
-// TrafficStats is what Traffic has done. A reorganisation does not undo it.
+// TrafficStats is where Traffic stands.
 type TrafficStats struct {
-	Sent     map[Action]int // transactions
-	Mined    int            // of them, that have a receipt
-	Reverted int            // of those, that failed: after a reorganisation only
-	Events   map[string]int // in the receipts, by name, noise left out
-	Open     int            // escrows not settled, now
-	Resyncs  int            // times that the chain had changed
+	Waiting int // transactions without a receipt, now
+	Open    int // escrows not settled, now
+	Resyncs int // times that the chain had changed
 }
 
 type blockID struct {
@@ -135,7 +131,6 @@ func NewTraffic(ctx context.Context, c TrafficConfig) (*Traffic, error) {
 		return nil, errors.New("start traffic: the mix has no action that the deployment allows")
 	}
 
-	t.stats = TrafficStats{Sent: map[Action]int{}, Events: map[string]int{}}
 	var err error
 	if t.wallet, err = OpenWallet(ctx, c.URL, c.Accounts...); err != nil {
 		return nil, err
@@ -152,16 +147,9 @@ func NewTraffic(ctx context.Context, c TrafficConfig) (*Traffic, error) {
 // Close closes the connection.
 func (t *Traffic) Close() { t.wallet.Close() }
 
-// Stats returns a copy.
+// Stats says where it stands.
 func (t *Traffic) Stats() TrafficStats {
-	s := t.stats
-	s.Open = len(t.escrows)
-	s.Sent, s.Events = map[Action]int{}, map[string]int{}
-	maps.Copy(s.Sent, t.stats.Sent)
-
-	maps.Copy(s.Events, t.stats.Events)
-
-	return s
+	return TrafficStats{Waiting: len(t.flying), Open: len(t.escrows), Resyncs: t.resyncs}
 }
 
 // Step looks at what has become of earlier transactions and sends n new ones. It mines nothing. It
@@ -173,7 +161,6 @@ func (t *Traffic) Step(ctx context.Context, n int) error {
 
 	txs := make([]*types.Transaction, n)
 	flights := make([]flight, n)
-	kinds := make([]Action, n)
 	for i := range txs {
 		kind, account, e, call := t.choose()
 		tx, err := t.wallet.sign(account, call)
@@ -190,7 +177,7 @@ func (t *Traffic) Step(ctx context.Context, n int) error {
 		}
 
 		t.coming += creates
-		txs[i], flights[i], kinds[i] = tx, flight{tx.Hash(), e, creates}, kind
+		txs[i], flights[i] = tx, flight{tx.Hash(), e, creates}
 	}
 
 	if _, err := t.wallet.sendSigned(ctx, txs); err != nil {
@@ -201,10 +188,6 @@ func (t *Traffic) Step(ctx context.Context, n int) error {
 		// A reorganisation since Settle makes nonces wrong. Read again, and be content to do less this
 		// time; if it was something else, reading fails too, or the next Step does.
 		return t.resync(ctx)
-	}
-
-	for _, kind := range kinds {
-		t.stats.Sent[kind]++
 	}
 
 	t.flying = append(t.flying, flights...)
@@ -221,7 +204,7 @@ func (t *Traffic) Settle(ctx context.Context) error {
 	if moved, err := t.moved(ctx); err != nil {
 		return err
 	} else if moved {
-		t.stats.Resyncs++
+		t.resyncs++
 		return t.resync(ctx)
 	}
 
@@ -243,18 +226,13 @@ func (t *Traffic) Settle(ctx context.Context) error {
 			continue
 		}
 
-		t.stats.Mined++
-		if r.Status != types.ReceiptStatusSuccessful {
-			t.stats.Reverted++
-		}
-
 		if f.escrow != nil {
 			f.escrow.busy = false
 		}
 
 		t.coming -= f.creates
 		for _, l := range r.Logs {
-			t.apply(l, true)
+			t.apply(l)
 		}
 
 		if n := r.BlockNumber.Uint64(); n > t.newest.number {
@@ -312,7 +290,7 @@ func (t *Traffic) read(ctx context.Context) error {
 	t.flying, t.coming = nil, 0
 	for _, address := range truth.Escrows {
 		for _, e := range truth.Events[address] {
-			t.apply(e.Log, false)
+			t.apply(e.Log)
 		}
 	}
 
@@ -322,14 +300,10 @@ func (t *Traffic) read(ctx context.Context) error {
 var escrowABI = contracts.NewEscrow()
 
 // apply changes what is known of an escrow by an event.
-func (t *Traffic) apply(l *types.Log, count bool) {
+func (t *Traffic) apply(l *types.Log) {
 	name := eventName(l)
 	if name == "" || l.Address == t.config.Deployment.Noise {
 		return
-	}
-
-	if count {
-		t.stats.Events[name]++
 	}
 
 	if name == "EscrowCreated" {

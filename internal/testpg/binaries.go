@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strconv"
@@ -78,22 +79,17 @@ func complete(dir string) bool {
 
 // version is the last run of digits in the path: 15 of /usr/lib/postgresql/15/bin.
 func version(dir string) int {
-	n, digits := 0, ""
-	for _, r := range dir + "/" {
-		if r >= '0' && r <= '9' {
-			digits += string(r)
-			continue
-		}
-
-		if v, err := strconv.Atoi(digits); err == nil {
-			n = v
-		}
-
-		digits = ""
+	all := digits.FindAllString(dir, -1)
+	if len(all) == 0 {
+		return 0
 	}
+
+	n, _ := strconv.Atoi(all[len(all)-1]) // one that is too large is no version
 
 	return n
 }
+
+var digits = regexp.MustCompile(`\d+`)
 
 // fetch downloads the server once into a cache. The library can only download and start in one go,
 // and its start fails for root; so it is told to start, and what counts is whether the programs are

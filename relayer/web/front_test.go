@@ -2,6 +2,7 @@ package web
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"testing"
@@ -20,7 +21,10 @@ func chainServer(t *testing.T, chain int64, source *instanceStub) *Server {
 	gauge := prometheus.NewGauge(prometheus.GaugeOpts{Name: "relayer_is_leader", Help: "Whether it leads.",
 		ConstLabels: prometheus.Labels{"chain_id": json.Number(count(chain)).String()}})
 	reg.MustRegister(gauge)
-	s, err := New(Config{Source: source, DB: broken(t), ChainID: chain, Mask: mask, Metrics: reg, Several: true})
+	s, err := New(Config{Source: source, DB: broken(t), ChainID: chain, Mask: mask, Metrics: reg, Several: true,
+		Commands: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			fmt.Fprintf(w, "%s on chain %d", r.URL.Path, chain)
+		})})
 	require.NoError(t, err)
 
 	return s
@@ -74,6 +78,7 @@ func TestFrontOfSeveralChains(t *testing.T) {
 	require.Equal(t, before, source.asked, "it is rendered once for all who look")
 	require.Contains(t, ready("/status", http.StatusOK), `"relayer-0"`)
 	require.Contains(t, ready("/chains/1/", http.StatusOK), `href="../../"`)
+	require.Equal(t, "/commands on chain 2", ready("/chains/2/commands", http.StatusOK))
 	text := ready("/metrics", http.StatusOK)
 	for _, id := range []string{"1", "2", "3"} {
 		require.Contains(t, text, `relayer_is_leader{chain_id="`+id+`"} 0`)
