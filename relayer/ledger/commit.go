@@ -184,11 +184,24 @@ func discover(ctx context.Context, t *transaction, c SlotCommit, past past) (fre
 		return nil, err
 	}
 
+	asked := map[common.Address]bool{}
+	if past.requests {
+		if err := lookFor(ctx, t, "requests", c.Events, asked); err != nil {
+			return nil, err
+		}
+	}
+
+	first := func(e *contract.Event) bool { return !again[e.Place()] }
 	fresh, err = store(ctx, t, c.Events, storing{orphans: past.orphans, apart: apart,
 		publishes: func(e *contract.Event) bool {
-			return t.cfg.Publishes(e.Name) && !again[e.Place()]
+			return t.cfg.Publishes(e.Name) && first(e) && !asked[e.Escrow]
 		}})
 	if err != nil {
+		return nil, err
+	}
+
+	// Their turn comes behind what is requested of their escrow.
+	if err := request(ctx, t, some(fresh, func(e *contract.Event) bool { return asked[e.Escrow] && first(e) })); err != nil {
 		return nil, err
 	}
 
@@ -196,7 +209,6 @@ func discover(ctx context.Context, t *transaction, c SlotCommit, past past) (fre
 		return nil, err
 	}
 
-	first := func(e *contract.Event) bool { return !again[e.Place()] }
 	if _, err := registry.Record(ctx, t, t.cfg.ChainID, registry.Owner, discoveries(fresh, first)); err != nil {
 		return nil, err
 	}
@@ -236,11 +248,8 @@ func exceptions(ctx context.Context, t *transaction, c *SlotCommit, past past) (
 	}
 
 	if some {
-		rows, _ := t.Query(ctx, `select distinct escrow from outbox where chain_id = $1 and escrow = any($2)`, t.cfg.ChainID,
-			column.Of(c.Events, escrowOf))
-		var escrow common.Address
-		if _, err := pgx.ForEachRow(rows, []any{&escrow}, func() error { waiting[escrow] = true; return nil }); err != nil {
-			return nil, fmt.Errorf("look for messages that wait: %w", err)
+		if err := lookFor(ctx, t, "outbox", c.Events, waiting); err != nil {
+			return nil, err
 		}
 	}
 
@@ -264,6 +273,19 @@ func exceptions(ctx context.Context, t *transaction, c *SlotCommit, past past) (
 	}
 
 	return func(e *contract.Event) bool { return waiting[e.Escrow] }, nil
+}
+
+// lookFor adds those escrows of events that have rows in a table.
+func lookFor(ctx context.Context, t *transaction, table string, events []contract.Event,
+	found map[common.Address]bool) error {
+	rows, _ := t.Query(ctx, `select distinct escrow from `+table+` where chain_id = $1 and escrow = any($2)`, t.cfg.ChainID,
+		column.Of(events, escrowOf))
+	var escrow common.Address
+	if _, err := pgx.ForEachRow(rows, []any{&escrow}, func() error { found[escrow] = true; return nil }); err != nil {
+		return fmt.Errorf("look for messages that wait in %s: %w", table, err)
+	}
+
+	return nil
 }
 
 // report registers the deployments that the leader has read, where owners have passed them or will not read them.

@@ -14,7 +14,8 @@ import (
 // A request asks the owner of a slot to put an event into the outbox: for the verifier, an event
 // that the first reading missed; for a replay, one that is published once more. The owner does so
 // in its next commit, with its cursor locked, so it stays the only writer of the rows of its slots
-// and their order is that of its commits. Requests of one escrow are served in order. A request is
+// and their order is that of its commits. Requests of one escrow are served in order; what it emits while some wait for
+// a further commit is requested behind them. A request is
 // announced on RequestsChannel; an owner that misses the notification finds the request at its next
 // commit.
 

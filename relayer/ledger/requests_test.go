@@ -119,6 +119,40 @@ func TestAnOwnerServesTheRequestsOfItsSlots(t *testing.T) {
 	require.Equal(t, []string{"3150"}, w.Column(fmt.Sprintf(`select count(*)::text from outbox where kind = 2 and chain_id = %d`, chain)))
 }
 
+// More is requested than one commit serves: what an escrow emits meanwhile comes behind all that is requested of it, and
+// delays no other escrow.
+func TestNewEventsComeBehindAllThatIsRequested(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	events := []contract.Event{approved(2, 1, 0, 99)}
+	for i := range 2100 {
+		events = append(events, approved(1, 1, uint(1+i), int64(100+i)))
+	}
+
+	w.discover(0, deployed(2, 1, 2102, 12), deployed(3, 1, 2103, 13))
+	w.process(0, events...)
+	w.Publish()
+	w.replay(1)
+	w.replay(2)
+	w.discover(0)
+	r := w.process(0, approved(1, 2, 0, 21), approved(2, 2, 1, 22), approved(3, 2, 2, 23))
+	require.Equal(t, []string{"Approved:2"}, ids(r.Log), "of escrow 3")
+	require.Len(t, r.Pending, 2048)
+	w.Publish() // no row tells that something of escrow 1 waits
+	w.discover(0)
+	r = w.process(0, approved(1, 3, 0, 31), approved(2, 3, 1, 32))
+	require.Empty(t, r.Log)
+	require.Equal(t, []string{"Approved:2", "Approved:2"}, ids(r.Pending[54:56]))
+	for r.Open {
+		r = w.serve()
+	}
+
+	require.Equal(t, []string{"EscrowDeployed 1 replay", "Approved 1 replay", "Approved 2 event", "Approved 3 event"},
+		w.Column(`select event_type || ' ' || block_number || ' ' || kind from outbox_messages where escrow like '%2'`+inOrder))
+	require.Equal(t, []string{"2 event", "3 event"}, w.Column(`
+		select block_number || ' ' || kind from outbox_messages where escrow like '%1' and block_number > 1`+inOrder))
+}
+
 // What the verifier has found missing is told of once, whatever the owner stores at the same time.
 func TestARepairedEventIsToldOfOnce(t *testing.T) {
 	t.Parallel()
