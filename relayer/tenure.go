@@ -270,7 +270,7 @@ func (t *tenure) assemble() (err error) {
 	t.ledger.Renew()
 	t.publisher, err = publish.New(publish.Config{
 		DB: t.db.Pool, ChainID: cfg.ChainID, Owner: cfg.InstanceID, Sender: t.pubsub, Topics: cfg.Topics(),
-		OtherNames: cfg.Other, BySlot: cfg.OrderingKey == "slot", CloudEvents: cfg.CloudEvents, Valid: t.session.Valid,
+		BySlot: cfg.OrderingKey == "slot", CloudEvents: cfg.CloudEvents, Valid: t.session.Valid,
 		Memory: t.session.Memory(), Handover: &t.handover,
 		Log: t.component("publisher"), Metrics: t.metrics.publish, Tracer: t.tracing.Tracer(),
 	})

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/config"
+	"github.com/fusion-prime/escrow-relayer/relayer/contract"
 	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
 )
 
@@ -209,7 +210,7 @@ func TestStatusAuditReplayMigrate(t *testing.T) {
 	var n int
 	require.NoError(t, w.DB.QueryRow(t.Context(),
 		`select escrow, count(*) from processed_events where event_type = any($1) group by escrow order by 2 desc limit 1`,
-		config.DefaultEvents).Scan(&escrow, &n))
+		contract.DefaultEvents).Scan(&escrow, &n))
 	before := w.Received.Len()
 	code, out = call(t, env, "replay", "--escrow", escrow, "--dry-run")
 	require.Zero(t, code, out)

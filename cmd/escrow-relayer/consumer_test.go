@@ -24,7 +24,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/internal/testchain"
 	"github.com/fusion-prime/escrow-relayer/internal/testpg"
 	"github.com/fusion-prime/escrow-relayer/internal/testpubsub"
-	"github.com/fusion-prime/escrow-relayer/relayer/config"
+	"github.com/fusion-prime/escrow-relayer/relayer/contract"
 	"github.com/fusion-prime/escrow-relayer/relayer/message"
 )
 
@@ -74,7 +74,7 @@ func testConsumer(t *testing.T, dir, program string, args ...string) {
 			}
 		}
 
-		return len(again) >= w.truth().Count(config.DefaultEvents...) && c.drained()
+		return len(again) >= w.truth().Count(contract.DefaultEvents...) && c.drained()
 	}), "every event is replayed, and the consumer has acknowledged it")
 	require.Equal(t, w.balances(), c.balances(), c)
 	t.Logf("%d escrows, %d messages, %d retractions, killed %d times", len(w.balances()), w.Received.Len(),

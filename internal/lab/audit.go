@@ -11,7 +11,7 @@ import (
 
 	"github.com/fusion-prime/escrow-relayer/internal/testchain"
 	"github.com/fusion-prime/escrow-relayer/internal/testpubsub"
-	"github.com/fusion-prime/escrow-relayer/relayer/config"
+	"github.com/fusion-prime/escrow-relayer/relayer/contract"
 	"github.com/fusion-prime/escrow-relayer/relayer/message"
 )
 
@@ -64,7 +64,7 @@ func (a *Audit) String() string {
 }
 
 // Published says which events the lab's relayers publish.
-func Published(name string) bool { return slices.Contains(config.DefaultEvents, name) }
+func Published(name string) bool { return slices.Contains(contract.DefaultEvents, name) }
 
 // Expected is what subscribers have to receive of an escrow, in order: EscrowDeployed first, then as on the chain.
 func Expected(t *testchain.Truth, escrow common.Address) (ids []string) {

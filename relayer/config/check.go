@@ -303,7 +303,7 @@ func (l *loader) events() {
 
 	c.Other = map[string]bool{}
 	for _, name := range c.EventNames {
-		if name = strings.TrimSpace(name); name == "" || slices.Contains(DefaultEvents, name) {
+		if name = strings.TrimSpace(name); name == "" || slices.Contains(contract.DefaultEvents, name) {
 			continue
 		}
 

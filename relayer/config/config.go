@@ -105,7 +105,7 @@ type Config struct {
 	Partition partition.Partition `env:"-"`
 	Auto      bool                `env:"-"` // PARTITION_NUMBER=auto
 	ABI       *contract.ABI       `env:"-"`
-	Other     map[string]bool     `env:"-"` // events for OtherTopic
+	Other     map[string]bool     `env:"-"` // events of EVENT_NAMES, for OtherTopic
 	Keeper    *Keeper             `env:"-"` // nil: off
 
 	Chains   int       `env:"-"` // of the configuration, which one process follows
@@ -115,12 +115,9 @@ type Config struct {
 	settings    []Setting // of all variables, in the order of the fields
 }
 
-// DefaultEvents are published by default.
-var DefaultEvents = []string{contract.Deployed, contract.Approved, contract.Released, contract.Refunded}
-
 // Publishes reports whether events of a name are published.
 func (c *Config) Publishes(name string) bool {
-	return slices.Contains(DefaultEvents, name) || c.Other[name]
+	return slices.Contains(contract.DefaultEvents, name) || c.Other[name]
 }
 
 // Topics are where messages and answers go.

@@ -22,7 +22,7 @@ func (l *loader) warnings() {
 
 	if set("OTHER_EVENTS_TOPIC_ID") && len(l.c.Other) == 0 {
 		l.warn("OTHER_EVENTS_TOPIC_ID",
-			"has no effect: EVENT_NAMES names no event besides the four that go to PUBSUB_TOPIC_ID")
+			"gets only what waits from before: EVENT_NAMES names no event besides the four that go to PUBSUB_TOPIC_ID")
 	}
 
 	if set("EVENT_NAMES") && len(l.c.Other) == 0 {

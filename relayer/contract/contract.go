@@ -36,6 +36,9 @@ const (
 	Refunded       = "EscrowRefunded"
 )
 
+// DefaultEvents are always published, to the topic of their own; EVENT_NAMES adds others, for another topic.
+var DefaultEvents = []string{Deployed, Approved, Released, Refunded}
+
 // ErrForeign means that a log under one of our topics has another shape than our event: another
 // contract emitted it, or a version that the ABI lacks.
 var ErrForeign = errors.New("not the shape of our event")

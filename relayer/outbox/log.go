@@ -239,7 +239,7 @@ func bySlot(sent map[int16]contract.Place, without int64) (blocks []int64, index
 // rows. What of them is sent was set apart before. It may be repeated. ErrMoved: the right is over, and nothing was
 // changed.
 func (b *Box) Move(ctx context.Context, r Right, of []Lane, behind []contract.Place) error {
-	args := pgx.StrictNamedArgs{"chain": b.ChainID, "others": b.others(),
+	args := pgx.StrictNamedArgs{"chain": b.ChainID, "default": contract.DefaultEvents,
 		"escrows": column.Of(of, func(l *Lane) []byte { return l.Escrow[:] }),
 		"topics":  column.Of(of, func(l *Lane) int32 { return int32(l.Topic) }),
 		"blocks":  column.Of(behind, func(p *contract.Place) int64 { return int64(p.Block) }),
@@ -269,7 +269,7 @@ const moveEscrows = `
 			as l(escrow, topic, block, index)
 		where e.chain_id = @chain and e.escrow = l.escrow and e.told and not e.apart
 		  and (e.block_number, e.log_index) > (l.block, l.index)
-		  and l.topic = case when (select name from event_types t where t.id = e.type) = any(@others) then 1 else 0 end
+		  and l.topic = case when (select name from event_types t where t.id = e.type) = any(@default) then 0 else 1 end
 		returning e.*)
 	insert into outbox (chain_id, seq, block_number, log_index, slot, escrow, event_type, created_at)
 	select chain_id, (select coalesce(min(seq), 1099511627776) from outbox where chain_id = @chain)

@@ -20,6 +20,7 @@ import (
 	"context"
 	"encoding/hex"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -76,11 +77,10 @@ type Lane struct {
 
 // Box is the owner's view of the outbox: the rows of its slots. It is safe for concurrent use.
 type Box struct {
-	DB         *pgxpool.Pool
-	ChainID    int64
-	Owner      string          // instance id
-	OtherNames map[string]bool // names of the events that go to OtherTopic
-	BySlot     bool            // the ordering key is the slot, not the escrow
+	DB      *pgxpool.Pool
+	ChainID int64
+	Owner   string // instance id
+	BySlot  bool   // the ordering key is the slot, not the escrow
 }
 
 // LaneOf is the lane that a row belongs to.
@@ -89,7 +89,7 @@ func (b *Box) LaneOf(p *Pending) Lane {
 	switch {
 	case message.Kind(p.Kind) == message.Retraction:
 		lane.Topic = RetractionsTopic
-	case b.OtherNames[p.Event.Name]:
+	case !slices.Contains(contract.DefaultEvents, p.Event.Name): // whatever EVENT_NAMES says by now
 		lane.Topic = OtherTopic
 	}
 
@@ -112,7 +112,7 @@ func (b *Box) Key(lane Lane) string {
 }
 
 // topicColumn is the Topic of a row.
-const topicColumn = `case when o.kind = 1 then 2 when o.event_type = any(@others) then 1 else 0 end`
+const topicColumn = `case when o.kind = 1 then 2 when o.event_type = any(@default) then 0 else 1 end`
 
 // mine is the condition that a row is in a slot that the owner has and that the reader knows about.
 // A slot taken since is left out: its rows may precede those already read. The form is deliberate:

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/fusion-prime/escrow-relayer/registry"
+	"github.com/fusion-prime/escrow-relayer/relayer/contract"
 )
 
 // Found is an event of the log, or an outbox row, as read.
@@ -159,19 +160,8 @@ func inSnapshot(ctx context.Context, db *pgxpool.Pool, f func(pgx.Tx) error) err
 }
 
 func (b *Box) readArgs(mine []int16) pgx.StrictNamedArgs {
-	return pgx.StrictNamedArgs{"chain": b.ChainID, "owner": b.Owner, "mine": mine, "others": b.others()}
-}
-
-// others are the names of the events that go to OtherTopic.
-func (b *Box) others() []string {
-	others := make([]string, 0, len(b.OtherNames))
-	for name, other := range b.OtherNames {
-		if other {
-			others = append(others, name)
-		}
-	}
-
-	return others
+	return pgx.StrictNamedArgs{"chain": b.ChainID, "owner": b.Owner, "mine": mine,
+		"default": contract.DefaultEvents}
 }
 
 func scan(row pgx.CollectableRow) (f Found, err error) {

@@ -23,9 +23,8 @@ type Config struct {
 	Owner       string // instance id: the rows of its slots are published
 	Sender      Sender
 	Topics      pubsub.Topics
-	OtherNames  map[string]bool // events that go to Topics.Other
-	BySlot      bool            // ordering key: the slot instead of the escrow; larger batches, less isolation
-	CloudEvents bool            // messages have the attributes of CloudEvents too
+	BySlot      bool // ordering key: the slot instead of the escrow; larger batches, less isolation
+	CloudEvents bool // messages have the attributes of CloudEvents too
 	// Hint fires when rows may have come that are not offered. Nil: all are offered.
 	Hint <-chan struct{}
 	// Valid reports whether the right to publish still holds; called before each request, concurrently. Nil: always.

@@ -35,7 +35,7 @@ func New(cfg Config) (*Publisher, error) {
 	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	cfg.Handover = cmp.Or(cfg.Handover, &Handover{})
 
-	box := &outbox.Box{DB: cfg.DB, ChainID: cfg.ChainID, Owner: cfg.Owner, OtherNames: cfg.OtherNames, BySlot: cfg.BySlot}
+	box := &outbox.Box{DB: cfg.DB, ChainID: cfg.ChainID, Owner: cfg.Owner, BySlot: cfg.BySlot}
 
 	return &Publisher{shared{cfg: cfg, limits: defaultLimits, store: box, log: box,
 		inbox: inbox{wake: make(chan struct{}, 1), ended: make(chan struct{})}}}, nil

@@ -64,6 +64,20 @@ func TestTopicsKeysAndKinds(t *testing.T) {
 		testpubsub.TopicName(project, undone): 1}, topics)
 }
 
+// What was stored while EVENT_NAMES named it never comes to the consumers of the default topic, who may refuse it for
+// ever: neither from an instance that has the variable no more, nor from one that has it not yet.
+func TestEventsThatEventNamesNamedBefore(t *testing.T) {
+	t.Parallel()
+	w := setup(t, testpubsub.Options{})
+	cfg := w.config()
+	cfg.Topics.Other = ""
+	w.commit("ArbiterChanged", message.Original, 1)
+	rows := w.approve(nil, 1)
+	p := w.start(cfg, publish.Tuning{})
+	w.same(rows, w.wait(1))
+	require.NoError(t, p.stop())
+}
+
 func TestBadKeyBlocksNoOther(t *testing.T) {
 	t.Parallel()
 	for _, bySlot := range []bool{false, true} {

@@ -79,8 +79,8 @@ func setup(t testing.TB, o testpubsub.Options) *world {
 func (w *world) config() publish.Config {
 	return publish.Config{
 		DB: w.DB, ChainID: chainID, Owner: me, Sender: w.sender,
-		Topics:     pubsub.Topics{Default: settlement, Other: extra, Retractions: undone},
-		OtherNames: map[string]bool{"ArbiterChanged": true}, Log: slog.New(w.logs), Metrics: w.metrics, Handover: &w.handover,
+		Topics: pubsub.Topics{Default: settlement, Other: extra, Retractions: undone},
+		Log:    slog.New(w.logs), Metrics: w.metrics, Handover: &w.handover,
 		Jitter: func() float64 { return 0.5 },
 	}
 }
