@@ -42,8 +42,7 @@ var ErrUnknown = errors.New("this database has not followed the chain yet")
 // Rewind moves the first block of a chain's factories back. What they deployed between it and the
 // former one becomes their past, which the leader reads beside the factory watch: those escrows are
 // registered and caught up, each from its deployment, in order; events already stored are
-// deduplicated. It returns the latest of the former first blocks, with ErrNotBack unless that was
-// above block.
+// deduplicated. It returns the latest of the former first blocks, with an error unless that was above block.
 func Rewind(ctx context.Context, db *pgxpool.Pool, chainID, block int64) (was int64, err error) {
 	if _, err = Start(ctx, db, chainID); err != nil {
 		return 0, err
@@ -52,16 +51,19 @@ func Rewind(ctx context.Context, db *pgxpool.Pool, chainID, block int64) (was in
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	err = pgx.BeginTxFunc(ctx, db, Durable, func(tx pgx.Tx) error {
-		err := tx.QueryRow(ctx, `select coalesce(max(start_block), 0) from factories where chain_id = $1`, chainID).Scan(&was)
-		if err != nil {
-			return err
-		}
-
 		if err := lookAgain(ctx, tx, chainID); err != nil {
 			return err
 		}
 
-		_, err = tx.Exec(ctx, rewind, chainID, block)
+		// Behind the lock: another rewind may have been first.
+		err := tx.QueryRow(ctx, `select coalesce(max(start_block), 0) from factories where chain_id = $1`, chainID).Scan(&was)
+		if err == nil && was <= block {
+			err = fmt.Errorf("it can only be moved back, and it is %d", was)
+		}
+
+		if err == nil {
+			_, err = tx.Exec(ctx, rewind, chainID, block)
+		}
 
 		return err
 	})
@@ -69,15 +71,8 @@ func Rewind(ctx context.Context, db *pgxpool.Pool, chainID, block int64) (was in
 		return was, fmt.Errorf("move the first block of chain %d back to %d: %w", chainID, block, err)
 	}
 
-	if was <= block {
-		return was, fmt.Errorf("%w: it is %d", ErrNotBack, was)
-	}
-
 	return was, nil
 }
-
-// ErrNotBack means that the chain is already read from that block, or from an earlier one.
-var ErrNotBack = errors.New("the first block can only be moved back")
 
 // Durable is a transaction that survives a crash of the database, even where commits return before
 // the disk has them (synchronous_commit = off): an operator is told that the change is made.

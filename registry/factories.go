@@ -173,17 +173,17 @@ const addFactory = `
 	on conflict (chain_id, address) do nothing`
 
 // RetireFactory ends the following of a factory's new deployments at a block, and returns it: 0 is the one after the
-// newest head that an instance has seen. What the factory watch has not reached of the blocks before it is read first.
-// Its escrows are followed to their end. ErrCreating: a transaction that creates an escrow of it is under way, and that
-// escrow would be lost.
+// newest head that an instance has seen, or where it is retired already. What the factory watch has not reached of the
+// blocks before it is read first. Its escrows are followed to their end. ErrCreating: a transaction that creates an
+// escrow of it is under way, and that escrow would be lost.
 func RetireFactory(ctx context.Context, tx pgx.Tx, chainID int64, address common.Address, at int64) (block int64,
 	err error) {
 	if err := lookAgain(ctx, tx, chainID); err != nil {
 		return 0, err
 	}
 
-	var next int64
-	err = tx.QueryRow(ctx, retireFactory, chainID, address[:], at).Scan(&block, &next)
+	var next, before int64
+	err = tx.QueryRow(ctx, retireFactory, chainID, address[:], at).Scan(&block, &next, &before)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return 0, fmt.Errorf("%w: %s on chain %d, or it still reads its past: `escrow-relayer factory list` tells which",
 			ErrUnknownFactory, address, chainID)
@@ -193,7 +193,11 @@ func RetireFactory(ctx context.Context, tx pgx.Tx, chainID int64, address common
 		return 0, fmt.Errorf("retire factory %s: %w", address, err)
 	}
 
-	if at > 0 && at < next {
+	switch {
+	case at > 0 && at != block:
+		return 0, fmt.Errorf("retire factory %s at block %d: it is retired at block %d already; follow it again first",
+			address, at, block)
+	case at > 0 && at < next && before == 0:
 		return 0, fmt.Errorf("retire factory %s at block %d: its deployments before block %d are followed already; "+
 			"name that one or a later one", address, at, next)
 	}
@@ -220,7 +224,8 @@ const retireFactory = `
 	update factories set retired_block = coalesce(retired_block, nullif($3::bigint, 0), greatest(l.next_block,
 		(select max(head_block) + 1 from relayer_instances where chain_id = $1)))
 	from l where chain_id = $1 and address = $2 and past_block is null
-	returning retired_block, next_block`
+	returning retired_block, next_block, coalesce((select f.retired_block from factories f
+		where f.chain_id = $1 and f.address = $2), 0)`
 
 // FollowFactory undoes RetireFactory. What was deployed since, up to the cursor of the factory watch, is read as a
 // past.

@@ -421,6 +421,36 @@ func TestLoadTakesTheNamedSlotsOnly(t *testing.T) {
 	require.Empty(t, s.served(0))
 }
 
+// Whoever retires a factory twice is told what holds: the same again is done, and another block is not taken.
+func TestARetiredFactoryStaysRetiredWhereItIs(t *testing.T) {
+	s := begin(t)
+	s.exec(`insert into leadership (chain_id, next_block, start_block, verified_block) values ($1, 100, 1, 0)`, chain)
+	retire := func(at int64) (block int64, err error) {
+		err = pgx.BeginFunc(t.Context(), s.db, func(tx pgx.Tx) error {
+			block, err = registry.RetireFactory(t.Context(), tx, chain, factory, at)
+			return err
+		})
+
+		return block, err
+	}
+
+	_, err := retire(99)
+	require.ErrorContains(t, err, "before block 100 are followed already")
+	for _, at := range []int64{150, 150, 0} {
+		block, err := retire(at)
+		require.NoError(t, err)
+		require.EqualValues(t, 150, block)
+	}
+
+	s.exec(`update leadership set next_block = 200`)
+	_, err = retire(150)
+	require.NoError(t, err)
+	for _, at := range []int64{120, 300} {
+		_, err = retire(at)
+		require.ErrorContains(t, err, "is retired at block 150 already")
+	}
+}
+
 // Count sizes a table before Load fills it: what has not ended and was not taken back.
 func TestCountIsOfActiveEscrows(t *testing.T) {
 	s := begin(t)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -20,6 +21,7 @@ type replayFlags struct {
 	escrow string
 	single bool
 	ranged bool // --from is given, 0 too
+	until  bool // --to is given
 	dryRun bool
 }
 
@@ -34,7 +36,7 @@ A range of blocks is widened to the whole history of every escrow that has an ev
 an escrow only from its first event on; --single-events leaves it as it is. The fleet publishes what is requested within
 seconds, or when an instance runs again. Configuration as for run.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			f.ranged = cmd.Flags().Changed("from")
+			f.ranged, f.until = cmd.Flags().Changed("from"), cmd.Flags().Changed("to")
 			s, err := f.selection()
 			if err != nil {
 				return err
@@ -69,7 +71,7 @@ func blocks(from, to int64) error {
 // selection checks the flags and returns the events that they name.
 func (f replayFlags) selection() (s ledger.Selection, err error) {
 	s = f.Selection
-	if !f.ranged && s.To == 0 && f.escrow == "" && s.EventID == "" {
+	if !f.ranged && !f.until && f.escrow == "" && s.EventID == "" {
 		return s, usage{fmt.Errorf("say what to replay: --from and --to, --escrow, or --event")}
 	}
 
@@ -77,8 +79,11 @@ func (f replayFlags) selection() (s ledger.Selection, err error) {
 		return s, err
 	}
 
-	if s.To > 0 && s.To < s.From {
+	switch {
+	case f.until && s.To < s.From:
 		return s, usage{fmt.Errorf("--to %d is below --from %d", s.To, s.From)}
+	case f.until && s.To == 0: // a Selection without an end
+		return s, usage{errors.New("--to 0: block 0 has no event; leave --to out for all blocks")}
 	}
 
 	if f.escrow != "" {

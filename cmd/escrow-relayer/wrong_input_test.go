@@ -227,6 +227,8 @@ func TestWrongCalls(t *testing.T) {
 		{"replay", "say what to replay"},
 		{"replay --from 0", "DATABASE_URL"},
 		{"replay --from 9 --to 3", "--to 3 is below --from 9"},
+		{"replay --from 9 --to 0", "--to 0 is below --from 9"},
+		{"replay --from 0 --to 0", "--to 0: block 0 has no event"},
 		{"replay --escrow 0x12", "is not an address"},
 		{"replay --from x", "--from"},
 		{"replay --from -5", "--from -5: a block is 0 or above"},

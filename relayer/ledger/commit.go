@@ -201,7 +201,8 @@ func discover(ctx context.Context, t *transaction, c SlotCommit, past past) (fre
 	}
 
 	// Their turn comes behind what is requested of their escrow.
-	if err := request(ctx, t, some(fresh, func(e *contract.Event) bool { return asked[e.Escrow] && first(e) })); err != nil {
+	behind := some(fresh, func(e *contract.Event) bool { return asked[e.Escrow] && first(e) })
+	if err := request(ctx, t, behind); err != nil {
 		return nil, err
 	}
 

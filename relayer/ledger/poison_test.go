@@ -70,6 +70,9 @@ func TestAnEscrowIsAnnouncedMoreThanOnce(t *testing.T) {
 	require.Equal(t, 1, r.New)
 	require.Empty(t, slices.Concat(r.Log, r.Pending))
 	require.Equal(t, []string{"announced_again 2 1", "announced_again 3 1"}, w.findings())
+	n, err := w.led.Replay(t.Context(), ledger.Selection{Escrow: escrow(1)}, nil)
+	require.NoError(t, err)
+	require.Equal(t, 1, n, "a replay tells of what was told")
 	require.Equal(t, []string{"1", "2"}, w.Column(`select discovered_block_number::text from escrow_registry order by 1`))
 }
 

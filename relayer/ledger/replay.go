@@ -2,7 +2,6 @@ package ledger
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 
@@ -28,10 +27,6 @@ const escrowsPerReplayStep = 500
 
 // replay requests the events of a selection, step by step: see Ledger.Replay.
 func replay(ctx context.Context, cfg *Config, s Selection, progress func(events int)) (total int, err error) {
-	if s == (Selection{}) || s == (Selection{WholeEscrows: true}) {
-		return 0, errors.New("replay everything: name a range of blocks, an escrow or an event")
-	}
-
 	args, err := s.args(cfg)
 	if err != nil {
 		return 0, err
@@ -92,7 +87,7 @@ func (s Selection) args(cfg *Config) (pgx.StrictNamedArgs, error) {
 	return args, nil
 }
 
-// selectReplay lists the events of a Selection.
+// selectReplay lists the events of a Selection, without a further announcement of an escrow: nobody was told of it.
 const selectReplay = `
 	with kinds as (select id from event_types where name = any(@names)),
 	hit as (
@@ -103,6 +98,8 @@ const selectReplay = `
 		  and (@tx::bytea is null or tx_hash = @tx and log_index = @index::integer and occurrence = @occurrence::smallint))
 	select p.slot, p.escrow, p.block_number, p.log_index, p.type from events p
 	where p.chain_id = @chain and p.type in (select id from kinds)
+	  and (p.type <> 1 or p.told or exists (select from escrows e where e.chain_id = @chain and e.address = p.escrow
+		and e.discovered_block_number = p.block_number and e.log_index = p.log_index))
 	  and (@whole::boolean and p.escrow in (select escrow
 		from hit) or (p.block_number, p.log_index) in (select block_number, log_index from hit))`
 

@@ -25,13 +25,7 @@ const served = 2048
 // request asks the owners of the slots to publish events, in order. An event that has been
 // published by the time it is served stays as it is.
 func request(ctx context.Context, t *transaction, events []contract.Event) error {
-	var told []contract.Event
-	for i := range events {
-		if t.cfg.Publishes(events[i].Name) {
-			told = append(told, events[i])
-		}
-	}
-
+	told := some(events, func(e *contract.Event) bool { return t.cfg.Publishes(e.Name) })
 	if len(told) == 0 {
 		return nil
 	}

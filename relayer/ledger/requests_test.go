@@ -119,8 +119,7 @@ func TestAnOwnerServesTheRequestsOfItsSlots(t *testing.T) {
 	require.Equal(t, []string{"3150"}, w.Column(fmt.Sprintf(`select count(*)::text from outbox where kind = 2 and chain_id = %d`, chain)))
 }
 
-// More is requested than one commit serves: what an escrow emits meanwhile comes behind all that is requested of it, and
-// delays no other escrow.
+// More is requested than one commit serves: what an escrow emits meanwhile comes behind all that is requested of it.
 func TestNewEventsComeBehindAllThatIsRequested(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
