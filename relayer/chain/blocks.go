@@ -73,14 +73,19 @@ func (r *reader) readBlock(ctx context.Context, h Header, f *Filter, avoid *endp
 		return reading{logs: []types.Log{}, proved: h.Proved}, nil
 	}
 
-	said, err := two(ctx, r, h.Number, avoid, func(ctx context.Context, n *endpoint.Node) (reading, bool, error) {
+	lacks := func(n *endpoint.Node) (lost, forGood bool) { return n.Never(h.Number, f), true }
+	if r.laws.Demanded() {
+		lacks = nil
+	}
+
+	said, _, err := two(ctx, r, h.Number, avoid, func(ctx context.Context, n *endpoint.Node) (reading, bool, error) {
 		logs, size, proved, err := n.ReadBlock(ctx, h, f)
 		r.flight.landed(size, err)
 
 		// A second reading is compared with the first by its reader.
 		return reading{logs: logs, by: n, proved: proved}, proved || avoid != nil, err
 	}, func(a, b reading) bool { return slices.EqualFunc(a.logs, b.logs, SameLog) },
-		func(n *endpoint.Node) bool { return !r.laws.Demanded() && r.outlook.agreement.Counts(n) }, !r.laws.Demanded())
+		func(n *endpoint.Node) bool { return lacks != nil && r.outlook.agreement.Counts(n) }, lacks)
 	if errors.Is(err, ErrDisagree) && r.laws.Demanded() {
 		err = fmt.Errorf("%w, and none proves what is in it, as the receipts and transactions of other blocks of the chain "+
 			"have: %s", err, endpoint.Remedy)

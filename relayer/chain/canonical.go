@@ -47,17 +47,17 @@ func (r *reader) anchor(ctx context.Context, n uint64) (to place, oneWord bool, 
 }
 
 // shown are the headers at some heights that two endpoints show (one with a word that counts, or that alone still has
-// the block).
+// the block; while another may have it again, that is one word).
 func (r *reader) shown(ctx context.Context, numbers []uint64) (list []Header, oneWord bool, err error) {
 	oneWord = len(r.pool.nodes) > 1 && r.outlook.agreement.Believes()
 	for some := range slices.Chunk(numbers, headersAtOnce) {
-		headers, err := two(ctx, r, some[0], nil, func(ctx context.Context, e *endpoint.Node) ([]Header, bool, error) {
+		headers, alone, err := two(ctx, r, some[0], nil, func(ctx context.Context, e *endpoint.Node) ([]Header, bool, error) {
 			headers, err := e.Headers(ctx, some)
 			return headers, false, err
 		}, func(a, b []Header) bool {
 			return slices.EqualFunc(a, b, func(a, b Header) bool { return a.Hash == b.Hash })
-		}, r.outlook.agreement.Counts, true)
-		if err != nil {
+		}, r.outlook.agreement.Counts, func(e *endpoint.Node) (lost, forGood bool) { return e.Lost(some[0]) })
+		if oneWord = oneWord || alone; err != nil {
 			return nil, oneWord, fmt.Errorf("headers of blocks %d to %d: %w", some[0], some[len(some)-1], err)
 		}
 
@@ -206,8 +206,8 @@ func (r *reader) Canonical(ctx context.Context, n uint64, known common.Hash) (He
 	case known == (common.Hash{}) || h.Hash == known:
 		return h, nil
 	case oneWord:
-		return h, fmt.Errorf("%w: the only endpoint in use has block %s at height %d, and not %s: another one of "+
-			"RPC_URLS has to say so too", ErrDisagree, h.Hash, n, known)
+		return h, fmt.Errorf("%w: the only endpoint that shows block %d now has %s there, and not %s: another one of "+
+			"RPC_URLS has to say so too", ErrDisagree, n, h.Hash, known)
 	case r.outlook.agreement.Believes():
 		if err := r.left(ctx, n, known); err != nil {
 			return h, err
@@ -222,15 +222,15 @@ func (r *reader) Canonical(ctx context.Context, n uint64, known common.Hash) (He
 }
 
 // two puts a question to one endpoint after the other until two answer the same. One answer is enough that is
-// proved, and of an endpoint with a word that counts; and where abstain is set, of one while every other has thrown the
-// block away: what it lacks says nothing. ErrDisagree: no two say the same.
+// proved, and of an endpoint with a word that counts; and of one while every other has thrown away what is asked for:
+// what it lacks says nothing. oneWord: one of them may have it again. ErrDisagree: no two say the same.
 func two[T any](ctx context.Context, r *reader, need uint64, avoid *endpoint.Node,
 	question func(context.Context, *endpoint.Node) (answer T, proved bool, err error), same func(a, b T) bool,
-	counts func(*endpoint.Node) bool, abstain bool) (T, error) {
-	var found T
+	counts func(*endpoint.Node) bool, lacks func(*endpoint.Node) (lost, forGood bool)) (found T, oneWord bool,
+	err error) {
 	var heard []T
 	var by []*endpoint.Node
-	err := r.pool.ask(ctx, need, avoid, func(ctx context.Context, n *endpoint.Node) error {
+	err = r.pool.ask(ctx, need, avoid, func(ctx context.Context, n *endpoint.Node) error {
 		answer, proved, err := question(ctx, n)
 		if err != nil {
 			return err
@@ -252,13 +252,21 @@ func two[T any](ctx context.Context, r *reader, need uint64, avoid *endpoint.Nod
 
 		return fmt.Errorf("%w: no other endpoint says the same of block %d", ErrDisagree, need)
 	})
-	if err != nil && abstain && len(heard) == 1 && !slices.ContainsFunc(r.pool.nodes, func(n *endpoint.Node) bool {
-		return n != by[0] && n != avoid && !n.Lost(need)
-	}) {
-		err = nil
+	if err == nil || len(heard) != 1 || lacks == nil {
+		return found, false, err
 	}
 
-	return found, err
+	for _, n := range r.pool.nodes {
+		if lost, forGood := lacks(n); n != by[0] {
+			if !lost {
+				return found, false, err
+			}
+
+			oneWord = oneWord || !forGood
+		}
+	}
+
+	return found, oneWord, nil
 }
 
 // Prove returns the header at a height that is the chain's, and the logs of its block, proved by it. ErrUnproved:
@@ -271,8 +279,7 @@ func (r *reader) Prove(ctx context.Context, n uint64, f *Filter) (h Header, logs
 	}
 
 	if h = list[0]; oneWord {
-		return h, nil, fmt.Errorf("%w: only one endpoint is in use, and its word for block %d repairs nothing", ErrDisagree,
-			n)
+		return h, nil, fmt.Errorf("%w: only one endpoint shows block %d now, and its word repairs nothing", ErrDisagree, n)
 	}
 
 	if !h.Proved {

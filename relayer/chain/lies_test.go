@@ -298,7 +298,7 @@ func TestReadOther(t *testing.T) {
 }
 
 // An endpoint that leaves logs out is not asked twice while the other is out of use: neither while it
-// serves another chain nor while it is silent. One that is of no use for good is not waited for.
+// serves another chain nor while it is silent.
 func TestReadOtherWaits(t *testing.T) {
 	t.Parallel()
 	chain := newChain(40, 1, 0)
@@ -349,17 +349,4 @@ func TestReadOtherWaits(t *testing.T) {
 		return err == nil && len(got) == len(chain.all(0, 30))
 	}, time.Minute, 10*time.Millisecond)
 	require.Equal(t, before, a.count(rpc.GetLogs), "all of it is from the other")
-
-	b.set(func() {
-		b.lie = func(method string, _ []json.RawMessage) (any, error) {
-			if method == rpc.GetLogs {
-				return nil, errors.New("eth_getLogs is not in your plan")
-			}
-
-			return nil, nil
-		}
-	})
-	require.Eventually(t, func() bool { _, err := again(s); return err == nil }, time.Minute, 10*time.Millisecond)
-	require.Equal(t, "unfit", string(s.Endpoints()[1].State))
-	require.Greater(t, a.count(rpc.GetLogs), before)
 }

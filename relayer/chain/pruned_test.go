@@ -1,6 +1,7 @@
 package chain
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -41,7 +42,7 @@ var thrownAway = map[string]struct {
 // An endpoint that has thrown old blocks away, or their logs or receipts, has no say in them: with one that has
 // kept them a backfill begins at once and reads all, whichever is first in the list, and nobody is named.
 func TestPrunedEndpointAbstains(t *testing.T) {
-	const head, pruned = 1000, 800
+	const head, pruned = 1000, 801 // the newest block that it has thrown away has logs
 	for i, name := range slices.Sorted(maps.Keys(thrownAway)) {
 		form := thrownAway[name]
 		for _, first := range []bool{true, false} {
@@ -86,9 +87,33 @@ func TestPrunedEndpointAbstains(t *testing.T) {
 					require.Equal(t, chain.headers[63].Hash, h.Hash)
 					require.EqualValues(t, head-settled+1, backlog(t, s, chain, 64, head-settled, time.Minute))
 					require.Less(t, time.Since(began), time.Minute)
+					readsAgain(t, s, 64, head-settled)
 					require.Empty(t, s.Faults())
 				})
 			})
+		}
+	}
+}
+
+// readsAgain reads blocks a second time, as package verify does, until all of them are.
+func readsAgain(t *testing.T, s *Source, from, to uint64) {
+	t.Helper()
+	var last error
+	for began := time.Now(); from <= to; time.Sleep(30 * time.Second) {
+		require.Less(t, time.Since(began), 10*time.Minute, "from block %d on: %v", from, last)
+		for b, err := range s.Read(Later(t.Context()), from, to, filterA()) {
+			require.NoError(t, err)
+			again := []types.Log{}
+			for other, failed := range s.ReadOther(Later(t.Context()), b) {
+				again, err = append(again, other.Logs...), cmp.Or(err, failed)
+			}
+
+			if last = err; err != nil {
+				break
+			}
+
+			require.Equal(t, b.Logs, again)
+			from = b.To + 1
 		}
 	}
 }

@@ -37,15 +37,15 @@ func (r *reader) Read(ctx context.Context, from, to uint64, f *Filter) iter.Seq2
 func Later(ctx context.Context) context.Context { return endpoint.Later(rpc.Apart(ctx)) }
 
 // ReadOther reads the blocks of a batch again, from another endpoint than the batch is from. It fails
-// while no other can be used, rather than ask the same one twice, which would say nothing. Only where
-// no other is configured that could ever give the reading, the same one is asked.
+// while no other can be used or gives the reading, rather than ask the same one twice, which would say nothing. Only
+// where no other is configured that ever gives it, the same one is asked.
 func (r *reader) ReadOther(ctx context.Context, b Batch) iter.Seq2[Batch, error] {
 	return r.read(ctx, b.From, b.To, b.Filter, b.By)
 }
 
 func (r *reader) read(ctx context.Context, from, to uint64, f *Filter, avoid *endpoint.Node) iter.Seq2[Batch, error] {
 	return func(yield func(Batch, error) bool) {
-		if !slices.ContainsFunc(r.pool.nodes, func(n *endpoint.Node) bool { return n != avoid && n.Gives(from, f) }) {
+		if !slices.ContainsFunc(r.pool.nodes, func(n *endpoint.Node) bool { return n != avoid && !n.Never(from, f) }) {
 			avoid = nil
 		}
 

@@ -65,15 +65,6 @@ func (c *claims) blame(ctx context.Context) {
 
 // second reads a batch from another endpoint.
 func (c *claims) second(ctx context.Context, batch *chain.Batch) error {
-	err := c.read(ctx, batch)
-	if errors.Is(err, chain.ErrAddressRequired) { // found out just now: it does not count as another endpoint
-		err = c.read(ctx, batch)
-	}
-
-	return err
-}
-
-func (c *claims) read(ctx context.Context, batch *chain.Batch) error {
 	c.other = []types.Log{}
 	for other, err := range c.v.cfg.Source.ReadOther(ctx, *batch) {
 		if err != nil {

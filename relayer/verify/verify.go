@@ -354,16 +354,22 @@ func (v *Verifier) onBranch(ctx context.Context, newest ledger.Block, found []Di
 }
 
 // Compare reads blocks from..to from two endpoints and calls each with the differences of every
-// part of the range, in order.
+// part of the range, in order. What the second one does not give it is asked for until that is for good.
 func (v *Verifier) Compare(ctx context.Context, from, to int64,
 	each func(first, last int64, found []Difference) error) error {
-	for p, err := range v.parts(ctx, from, to) {
-		if err == nil {
-			err = each(p.first, p.last, p.found)
-		}
+	for from <= to {
+		for p, err := range v.parts(ctx, from, to) {
+			switch {
+			case err == nil:
+				from, err = p.last+1, each(p.first, p.last, p.found)
+			case p.alone != nil && (errors.Is(err, chain.ErrNoHistory) || errors.Is(err, chain.ErrAddressRequired)):
+				v.cfg.Log.WarnContext(ctx, "range not compared, trying again", slog.Any("err", err))
+				err = endpoint.Wait(ctx, min(v.cfg.Every, 5*time.Second))
+			}
 
-		if err != nil {
-			return fmt.Errorf("read blocks %d to %d again: %w", from, to, err)
+			if err != nil {
+				return fmt.Errorf("read blocks %d to %d again: %w", from, to, err)
+			}
 		}
 	}
 

@@ -42,7 +42,7 @@ const (
 )
 
 // namedFor is how long FilterAuto names addresses after every endpoint has refused logs by topics.
-// Each endpoint remembers that it needs addresses, so trying again costs no request, and a
+// Each endpoint remembers that it needs addresses, so trying again costs one request at most, and a
 // recovered endpoint that accepts topics is soon used so.
 const namedFor = time.Minute
 

@@ -14,113 +14,118 @@ import (
 // behind a URL are mended, and the reason may have been another.
 const rememberedFor = 10 * time.Minute
 
-// lately reports whether what was found out at t still counts.
-func lately(t, now time.Time) bool { return now.Sub(t) < rememberedFor }
+// lack is something that a node does not give, of a block and those below it: headers, logs. It is believed after so
+// many answers in a row that say so: behind one URL one machine may keep less than others, or be far behind. It is
+// remembered for a while, and for twice as long with each time that the node says so again, up to rememberedFor. Said
+// again so often that it cannot be in passing, it is for good. Its methods may be called concurrently.
+type lack struct {
+	now   func() time.Time
+	sure  int           // answers that are believed
+	first time.Duration // for which it is remembered at first
 
-// fact is something that a node's answers have shown.
-type fact struct {
-	now func() time.Time
-	at  atomic.Int64 // when last; zero: never
+	mu    sync.Mutex
+	below uint64    // it is of blocks below this one
+	said  int       // so often, while it was not remembered
+	until time.Time // for how long it is remembered
 }
 
-func (f *fact) note() { f.at.Store(f.now().UnixNano()) }
+// What may be in passing is remembered for lostFirst at first. Said lostForGood times more, it lasts over a minute.
+const lostFirst, lostForGood = 5 * time.Second, 4
 
-// holds reports whether that was lately.
-func (f *fact) holds() bool {
-	at := f.at.Load()
-	return at != 0 && lately(time.Unix(0, at), f.now())
+func newLack(sure int, first time.Duration, now func() time.Time) *lack {
+	return &lack{now: now, sure: sure, first: first}
+}
+
+// note notes that the node does not give it, of a block. It reports whether that is believed.
+func (l *lack) note(block uint64) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := l.now()
+	l.below = max(l.below, block+1)
+	if now.Before(l.until) { // what was asked for together is one answer
+		return true
+	}
+
+	if l.said++; l.said < l.sure {
+		return false
+	}
+
+	l.until = now.Add(min(l.first<<min(l.said-l.sure, 10), rememberedFor))
+
+	return true
+}
+
+// gave notes that the node has given it, of a block: what was said of that was one machine's word.
+func (l *lack) gave(block uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if block < l.below {
+		l.below, l.said, l.until = 0, 0, time.Time{}
+	}
+}
+
+// holds reports whether the node does not give it, of a block, as far as is remembered.
+func (l *lack) holds(block uint64) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return block < l.below && l.now().Before(l.until)
+}
+
+// forGood reports whether the node never gives it, of a block.
+func (l *lack) forGood(block uint64) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return block < l.below && l.said >= l.sure+lostForGood
 }
 
 // abilities is what a node gives, as its answers have shown. Each of them stands for itself.
 type abilities struct {
-	now        func() time.Time
-	named      fact        // it gives logs of named contracts only
-	byNumber   fact        // it does not take a block's hash for logs
-	noReceipts fact        // it does not know eth_getBlockReceipts
-	receipts   atomic.Bool // it has given some
-	blocks     atomic.Bool // it has given the logs of single ones
-	addresses  *limit      // per request
-
-	mu        sync.Mutex
-	nulls     int       // answers in a row that an old block is not there
-	oldest    uint64    // what is below it counts as thrown away
-	lostUntil time.Time // and until when
-	oldLogs   uint64    // it has shown logs of such a block; MaxUint64: of none
+	oldHeaders  *lack
+	oldLogs     *lack
+	unnamed     *lack         // logs of contracts that are not named
+	byHash      *lack         // logs of a block that is named by its hash
+	allReceipts *lack         // those of a block in one answer
+	receipts    atomic.Bool   // it has given some
+	blocks      atomic.Bool   // it has given the logs of single ones
+	logged      atomic.Uint64 // it has shown logs of such a block; MaxUint64: of none
+	addresses   *limit        // per request
 }
 
-// Behind one URL one machine may keep less than the others, or be far behind them: that a block is
-// gone is believed after nullsBelieved answers in a row, first for lostFirst, then for twice as long
-// with each further one, up to rememberedFor.
-const (
-	nullsBelieved = 3
-	lostFirst     = 5 * time.Second
-)
+// nullsBelieved is how often in a row a node says that an old block, or its logs, are not there, to be believed.
+const nullsBelieved = 3
 
 func newAbilities(addresses int, now func() time.Time) *abilities {
-	return &abilities{addresses: newLimit(addressesAtOnce, float64(addresses), float64(addresses), now), now: now,
-		oldLogs: math.MaxUint64, named: fact{now: now},
-		byNumber: fact{now: now}, noReceipts: fact{now: now}}
+	old := func() *lack { return newLack(nullsBelieved, lostFirst, now) }
+	always := func() *lack { return newLack(1, rememberedFor, now) }
+
+	a := &abilities{oldHeaders: old(), oldLogs: old(), unnamed: newLack(1, lostFirst, now), byHash: always(),
+		allReceipts: always(), addresses: newLimit(addressesAtOnce, float64(addresses), float64(addresses), now)}
+	a.logged.Store(math.MaxUint64)
+
+	return a
 }
 
 // refuses reports whether the node has shown that it does not serve such a reading.
 func (a *abilities) refuses(from uint64, f *Filter) error {
 	switch {
-	case f.Addresses == nil && a.named.holds():
+	case f.Addresses == nil && a.unnamed.holds(0):
 		return ErrAddressRequired
-	case a.Lost(from):
+	case a.oldHeaders.holds(from) || a.oldLogs.holds(from):
 		return fmt.Errorf("%w: it does not go back to block %d", ErrNoHistory, from)
 	}
 
 	return nil
 }
 
-// Lost reports whether the node has shown that it does not keep a block.
-func (a *abilities) Lost(block uint64) bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return block < a.oldest && a.now().Before(a.lostUntil)
-}
-
-// lacks notes that the node said of an old block that it is not there. It reports whether that counts.
-func (a *abilities) lacks(block uint64) bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.nulls++; a.nulls < nullsBelieved {
-		return false
-	}
-
-	a.oldest = max(a.oldest, block+1)
-	a.lostUntil = a.now().Add(min(lostFirst<<min(a.nulls-nullsBelieved, 10), rememberedFor))
-
-	return true
-}
-
-// has notes that the node gave a block, or its logs: what it said of older ones was one machine's word.
-func (a *abilities) has(block uint64) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if block < a.oldest || a.oldest == 0 {
-		a.nulls, a.oldest = 0, 0
-	}
-}
-
-// logged reports whether the node has shown logs that are as old as a block.
-func (a *abilities) logged(block uint64) bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return block >= a.oldLogs
-}
-
-// gaveOld notes that the node has logs of a block.
-func (a *abilities) gaveOld(block uint64) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.oldLogs = min(a.oldLogs, block)
+// Lost reports whether the node has shown that it does not keep a block, and whether that is for good.
+func (a *abilities) Lost(block uint64) (lost, forGood bool) {
+	forGood = a.oldHeaders.forGood(block)
+	return forGood || a.oldHeaders.holds(block), forGood
 }
 
 // where is the part of eth_getLogs' parameter that names a block.
 func (a *abilities) where(h rpc.Header) string {
-	if a.byNumber.holds() {
+	if a.byHash.holds(0) {
 		return blockRange(h.Number, h.Number)
 	}
 

@@ -78,8 +78,7 @@ const (
 	// A node that refuses because of its rate limit, without saying for how long, is asked again after twice as long each
 	// time: some limits begin again with each request that they refuse.
 	limitPause, longestLimitPause = time.Second, 2 * time.Minute
-	// A node that serves no logs at all is of no use while others are: it is tried again in case its
-	// plan has changed, or it was only busy.
+	// A node that serves no logs at all is of no use while others are. It may have been busy, or its plan change.
 	unfitPause = time.Hour
 )
 
@@ -158,6 +157,17 @@ func (h *health) gaveLogs() {
 	}
 }
 
+// unfitForGood is after how many refusals of all logs, with pauses between them, the node gives none whenever it is
+// asked: over a minute.
+const unfitForGood = 3
+
+// unfit reports whether the node refuses the logs of any block, whenever it is asked.
+func (h *health) unfit() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.state == Unfit && h.faults >= unfitForGood
+}
+
 // Blame notes an error that speaks against the node, and pauses it.
 func (h *health) Blame(ctx context.Context, err error) {
 	h.blame(ctx, h.cfg.Secrets.Error(err), time.Time{})
@@ -209,10 +219,7 @@ func (h *health) judge(err error) (event, time.Duration) {
 	case errors.Is(err, ErrWrongChain):
 		return foreign, h.shun(faultPause)
 	case errors.Is(err, errUnfit):
-		h.faults++
-		h.avoid = h.cfg.Now().Add(unfitPause)
-
-		return refused, min(alonePause<<min(h.faults-1, 10), longestAlonePause)
+		return refused, h.shun(unfitPause)
 	case kind == rpc.Invalid && !errors.Is(err, rpc.ErrGarbled):
 		return lied, h.shun(longestFaultPause)
 	case kind == rpc.RateLimited:

@@ -49,17 +49,18 @@ func (n *Node) showsLogs(ctx context.Context, from, head uint64) (block uint64, 
 // indexed makes sure of an answer that a range has no logs: the index of a node may begin later than its headers,
 // and [] is its answer then. It is asked once for logs that are as old.
 func (n *Node) indexed(ctx context.Context, from uint64) error {
-	for tries := 1; !n.logged(from); tries++ {
+	for from < n.logged.Load() {
 		_, err := n.showsLogs(ctx, from, n.Claim().Head.Number)
 		switch {
 		case err == nil || unwilling(err): // or it cannot be told
-			n.gaveOld(from)
-			return nil
+			n.logged.Store(from)
+		case errors.Is(err, ErrNoHistory): // found out by another reading meanwhile
+			return err
 		case !errors.Is(err, errNoOldLogs):
 			return nil
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
-		case n.lacks(from) || tries == nullsBelieved: // other readings of headers may take back what lacks counts
+		case n.oldLogs.note(from):
 			return fmt.Errorf("%w: %w", ErrNoHistory, err)
 		}
 	}

@@ -104,7 +104,9 @@ func (n *Node) Tags(final, safe rpc.Header) {
 }
 
 // Has reports whether the node may have a block: by its head, and unless it has shown that it threw it away.
-func (n *Node) Has(block uint64) bool { return n.Claim().Head.Number >= block && !n.Lost(block) }
+func (n *Node) Has(block uint64) bool {
+	return n.Claim().Head.Number >= block && !n.oldHeaders.holds(block) && !n.oldLogs.holds(block)
+}
 
 // Status of the node.
 func (n *Node) Status() Status {

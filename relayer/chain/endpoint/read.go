@@ -60,10 +60,10 @@ func (n *Node) ReadRange(ctx context.Context, from, to uint64, f *Filter) (Batch
 // Follows reports whether the batch continues the chain behind a block with a hash; zero: whatever block it is.
 func (b *Batch) Follows(block common.Hash) bool { return block == (common.Hash{}) || b.Parent == block }
 
-// Gives reports whether such a reading may be had of the node, now or when it is in use again. One that
-// refuses logs, wants addresses or has thrown the block away is not worth waiting for.
-func (n *Node) Gives(from uint64, f *Filter) bool {
-	return n.refuses(from, f) == nil && n.Status().State != Unfit
+// Never reports whether such a reading cannot be had of the node, whenever it is asked: it has refused all logs, logs
+// of contracts that are not named, or so old a block, for over a minute. A shorter time says nothing of the next one.
+func (n *Node) Never(from uint64, f *Filter) bool {
+	return n.oldHeaders.forGood(from) || n.oldLogs.forGood(from) || f.Addresses == nil && n.unnamed.forGood(0) || n.unfit()
 }
 
 // errFewer means that the node is to be asked at once for fewer blocks.
@@ -108,7 +108,7 @@ func (n *Node) refusal(ctx context.Context, err error, from, size uint64, f *Fil
 	switch {
 	case unknown && n.span.of(f).spares(float64(size)): // it has answered for as many: once more, and it is the range
 	case kind == rpc.Pruned:
-		if n.lacks(from) {
+		if n.oldLogs.note(from) {
 			err = fmt.Errorf("%w: %w", ErrNoHistory, err)
 		}
 	case kind == rpc.Unsupported && isSaid, errors.Is(err, rpc.ErrGarbled), rpc.Shrinks(kind) && !notSent(err):
@@ -145,7 +145,7 @@ func (n *Node) answersNamed(ctx context.Context, block uint64, f *Filter) bool {
 		}
 	}
 
-	n.named.note()
+	n.unnamed.note(0)
 
 	return true
 }
@@ -201,13 +201,17 @@ func (n *Node) rangeLogs(ctx context.Context, from, to uint64, f *Filter) (Batch
 
 	if len(a.logs) > 0 {
 		n.proves(asked)
-		n.has(a.logs[0].BlockNumber)
-		n.gaveOld(a.logs[0].BlockNumber)
-
-		return b, a.bytes, nil
+		n.logged.Store(min(n.logged.Load(), a.logs[0].BlockNumber))
+	} else if err := n.indexed(ctx, from); err != nil {
+		return b, a.bytes, err
 	}
 
-	return b, a.bytes, n.indexed(ctx, from)
+	n.oldHeaders.gave(from)
+	if len(a.logs) > 0 || from >= n.logged.Load() {
+		n.oldLogs.gave(from)
+	}
+
+	return b, a.bytes, nil
 }
 
 // errLacksFirst means that the node with the last block of a range lacks the first.
@@ -228,7 +232,7 @@ func (n *Node) lacksFirst(ctx context.Context, from, to uint64) error {
 // keepsNot asks for an old block that was missing until it is there, or has been missing often
 // enough to count as thrown away.
 func (n *Node) keepsNot(ctx context.Context, block uint64) bool {
-	for !n.lacks(block) {
+	for !n.oldHeaders.note(block) {
 		if _, err := n.Header(ctx, block); !errors.Is(err, rpc.ErrBehind) && rpc.Classify(err) != rpc.Pruned {
 			return false
 		}
@@ -258,7 +262,7 @@ func (n *Node) readBlock(ctx context.Context, h rpc.Header, q query) (a logsAnsw
 	if a, err = n.logs(ctx, q); err != nil {
 		_, said := errors.AsType[*logsRefused](err)
 		if said && strings.Contains(strings.ToLower(err.Error()), "blockhash") {
-			n.byNumber.note()
+			n.byHash.note(0)
 		}
 
 		return a, err
@@ -280,6 +284,7 @@ func (n *Node) readBlock(ctx context.Context, h rpc.Header, q query) (a logsAnsw
 
 	if a.all > 0 {
 		n.proves(asked)
+		n.oldLogs.gave(h.Number)
 	}
 
 	return a, nil
@@ -317,7 +322,7 @@ func (n *Node) Parent(ctx context.Context, child rpc.Header) (h rpc.Header, err 
 			child.Number, child.Parent)
 	}
 
-	n.has(h.Number)
+	n.oldHeaders.gave(h.Number)
 
 	return h, nil
 }
@@ -338,7 +343,7 @@ func (n *Node) Headers(ctx context.Context, numbers []uint64) ([]rpc.Header, err
 
 		h, fault := calls[i].Header(number)
 		if fault == nil {
-			n.has(number)
+			n.oldHeaders.gave(number)
 			list = append(list, h)
 		}
 
@@ -419,8 +424,10 @@ func (n *Node) logs(ctx context.Context, q query) (logsAnswer, error) {
 		named := min(chunk, len(q.filter.Addresses))
 		a, err := n.parts(ctx, q, q.filter.parts(chunk))
 		switch kind := rpc.Classify(err); {
+		case err == nil && q.filter.Addresses == nil:
+			n.unnamed.gave(0)
 		case kind == rpc.AddressRequired && q.filter.Addresses == nil:
-			n.named.note()
+			n.unnamed.note(0)
 			return a, fmt.Errorf("%w: %w", ErrAddressRequired, err)
 		case errors.Is(err, rpc.ErrTooLarge) && q.block && !q.large:
 			select {
@@ -489,13 +496,13 @@ func (n *Node) parts(ctx context.Context, q query, parts []string) (logsAnswer, 
 // add notes the answers of one batch.
 func (a *logsAnswer) add(calls, heads []*rpc.Call) error {
 	for i, head := range heads {
-		switch {
+		switch lacks := head.Null() || rpc.Classify(head.Err) == rpc.Behind; {
 		case head.Null() && i == 0:
 			return rpc.ErrBehind // without the last header the logs mean nothing
-		case head.Null():
+		case lacks && i > 0:
 			return errLacksFirst
 		case head.Err != nil && i > 0:
-			return head.Err // the last header's is looked at by who needs it
+			return head.Err // the last header's is looked at by the reading that needs it
 		}
 	}
 

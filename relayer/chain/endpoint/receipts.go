@@ -41,7 +41,7 @@ func (n *Node) ReadBlock(ctx context.Context, h rpc.Header, f *Filter) (match []
 	}
 
 	if err == nil && !given && rpc.Classify(together) == rpc.TimedOut {
-		n.noReceipts.note() // it answers others
+		n.allReceipts.note(0) // it answers others
 	}
 
 	return match, size, proved, err
@@ -77,7 +77,7 @@ func (n *Node) receiptsOf(ctx context.Context, h rpc.Header, q *rpc.Call) (toget
 // another one from it, that one is to be read by itself. size is how many bytes of receipts were read.
 func (n *Node) ReadProved(ctx context.Context, headers []rpc.Header, f *Filter) (proved map[uint64][]types.Log,
 	size int) {
-	if n.noReceipts.holds() {
+	if n.allReceipts.holds(0) {
 		return nil, 0
 	}
 
@@ -127,7 +127,7 @@ func (n *Node) ReadProved(ctx context.Context, headers []rpc.Header, f *Filter) 
 
 // together asks for all receipts of a block. errNoReceipts: the node refuses them so.
 func (n *Node) together(ctx context.Context, h rpc.Header, q *rpc.Call) error {
-	if n.noReceipts.holds() {
+	if n.allReceipts.holds(0) {
 		return errNoReceipts
 	}
 
@@ -140,7 +140,7 @@ func (n *Node) together(ctx context.Context, h rpc.Header, q *rpc.Call) error {
 	given := n.receipts.Load()
 	if refuses(err, given) {
 		if _, said := errors.AsType[*rpc.Error](err); said && !given {
-			n.noReceipts.note()
+			n.allReceipts.note(0)
 		}
 
 		err = fmt.Errorf("%w: %w", errNoReceipts, err)
