@@ -40,8 +40,8 @@ const (
 // "drained" the rate at which the full outbox is acknowledged once Pub/Sub answers, "published" the
 // rate when Pub/Sub answers from the start. Node and Pub/Sub share the machine.
 //
-// The floor is an indexer that does the least: logs by range, a look into a map, COPY. That of draining is
-// "plain", which publishes the same messages from memory. Runs of the floors and of the relayer take turns.
+// The floor is an indexer that does the least: logs by range, a look into a map, COPY. Its runs and the relayer's take
+// turns.
 func Backfill(ctx context.Context, o *Options) (figures []Figure, err error) {
 	l, err := lab.Start(ctx, lab.Options{
 		Bin: o.Bin, Postgres: testpg.Options{Durable: true, Settings: map[string]string{"min_wal_size": "3GB"}},
@@ -116,17 +116,6 @@ func (runs backfillRuns) add(ctx context.Context, o *Options, l *lab.Lab, run in
 
 		runs.note(w.of("stored"), r.stored)
 		runs.note(w.of("wal"), r.wal)
-		if w.base {
-			continue
-		}
-
-		rate, err := plain(ctx, r.messages)
-		if err != nil {
-			return fmt.Errorf("publish from memory: %w", err)
-		}
-
-		o.say("backfill: key %s: published from memory %.0f/s", w.key, rate)
-		runs.note("plain_"+w.key, rate)
 	}
 
 	return nil
@@ -144,8 +133,7 @@ func (runs backfillRuns) figures(o *Options) []Figure {
 	}
 	share := func(name string, of float64, rates []float64) Figure { return against(name, base, of, rates) }
 	drained := func(key string) Figure {
-		return against("backfill.drained."+key, Quantile(runs["plain_"+key], 0.5), 0.8,
-			runs[way{key: key, held: true}.name("published")])
+		return share("backfill.drained."+key, 0, runs[way{key, true, false}.name("published")])
 	}
 
 	// The binary of an earlier round, in the same runs: a figure below it is a step back, whatever the machine.
@@ -159,8 +147,7 @@ func (runs backfillRuns) figures(o *Options) []Figure {
 		share("backfill.stored", 0.7, runs["stored"]),
 		share("backfill.published.escrow", 0.5, runs[published.name("published")]),
 		share("backfill.published.slot", 0.5, runs[way{key: "slot"}.name("published")]),
-		o.atLeast("backfill.plain.escrow", "events/s", 0, runs["plain_escrow"]), drained("escrow"),
-		o.atLeast("backfill.plain.slot", "events/s", 0, runs["plain_slot"]), drained("slot"),
+		drained("escrow"), drained("slot"),
 		o.atMost("backfill.peak", "MiB", 140, Quantile(runs["peak"], 0.5), runs["peak"]),
 		o.atMost("backfill.wal", "bytes/event", 0, Quantile(runs["wal"], 0.5), runs["wal"]),
 	}
@@ -255,7 +242,6 @@ type measured struct {
 	stored, published float64 // events per second
 	peak              float64 // largest resident memory of the process, MiB
 	wal               float64 // bytes per event, while Pub/Sub held its answers
-	messages          []testpubsub.Message
 }
 
 // backfillBy is backfillOnce of the binary that is measured, or of the baseline, which makes its own tables.
@@ -356,12 +342,27 @@ func measureBackfill(ctx context.Context, l *lab.Lab, db *pgxpool.Pool, sink *te
 	}
 
 	r.published = perSecond(len(chain), time.Since(start))
-	r.messages = tap.Messages()
 	if r.peak, err = peakMemory(p.PID()); err != nil {
 		return r, err
 	}
 
 	return r, chain.compare(ctx, db)
+}
+
+// sinkOf is a Pub/Sub server with the lab's topics, which forgets what it was sent.
+func sinkOf(ctx context.Context) (*testpubsub.Server, error) {
+	sink, err := testpubsub.Start(ctx, testpubsub.Options{Forget: true})
+	if err != nil {
+		return nil, err
+	}
+
+	for _, topic := range []string{lab.Topic, lab.Retractions} {
+		if err := testpubsub.CreateTopic(ctx, sink.Addr(), lab.Project, topic); err != nil {
+			return nil, errors.Join(err, sink.Stop())
+		}
+	}
+
+	return sink, nil
 }
 
 // backfillEnviron is the environment of the instance: the defaults, but for what the lab needs and

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/fusion-prime/escrow-relayer/internal/lab"
+	"github.com/fusion-prime/escrow-relayer/internal/testchain"
 )
 
 // ways in which an instance goes away, with the longest time in ms for which nobody may own what it
@@ -25,12 +26,13 @@ var ways = []struct {
 // of them. The fleet is an instance and its standby, which change roles with every trial: where nobody
 // stands by, slots wait for ADOPT_AFTER besides.
 func Failover(ctx context.Context, o *Options) (figures []Figure, err error) {
-	l, err := lab.Start(ctx, lab.Options{Bin: o.Bin, Interval: time.Second})
+	l, err := lab.Start(ctx, lab.Options{Bin: o.Bin})
 	if err != nil {
 		return nil, err
 	}
 
 	defer func() { err = errors.Join(err, l.Close()) }()
+	l.Chain.(*testchain.Sim).SetInterval(time.Second)
 	standby, err := newPair(ctx, l)
 	if err != nil {
 		return nil, err

@@ -37,8 +37,7 @@ func TestEveryFigure(t *testing.T) {
 	want := map[string]map[string]int{ // samples by name
 		"backfill": {
 			"backfill.floor": 1, "backfill.stored": 2, "backfill.published.escrow": 1, "backfill.published.slot": 1,
-			"backfill.plain.escrow": 1, "backfill.drained.escrow": 1, "backfill.plain.slot": 1, "backfill.drained.slot": 1,
-			"backfill.peak": 4, "backfill.wal": 2,
+			"backfill.drained.escrow": 1, "backfill.drained.slot": 1, "backfill.peak": 4, "backfill.wal": 2,
 		},
 		"live": {"live.ws.p50": 40, "live.ws.p99": 40, "live.ws.rpc": 1, "live.http.p50": 40},
 		"failover": {

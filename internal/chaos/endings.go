@@ -13,7 +13,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/fusion-prime/escrow-relayer/internal/lab"
-	"github.com/fusion-prime/escrow-relayer/partition"
 )
 
 // Most that an instance may have at rest.
@@ -171,58 +170,31 @@ func (r *run) endings(ctx context.Context, v *Verdict) {
 	}
 }
 
-// attempts is how many there are to stop cleanly: on a busy machine a session may be lost at any time
-// where it is probed as often as here.
-const attempts = 4
-
-// leftOver checks that there are no locks and no connections, and that every slot was given back. An
-// instance that logs the loss of its session while it stops could not give its slots back: it is
-// started again, has to get them, and has to give them back then.
+// leftOver checks that there are no locks and no connections, and that every slot was given back. An instance that logs
+// the loss of its session while it stops could not give its slots back.
 func (r *run) leftOver(ctx context.Context, v *Verdict) {
-	for attempt := 1; ; attempt++ {
-		var locks, connections, free int
-		var kept []string // who did not give slots back
-		var err error
-		for range 50 { // the server hears of the end of a connection a moment later
-			err = r.lab.DB.QueryRow(ctx, `select (select count(*) from pg_locks l join pg_stat_activity a using (pid)
-				where l.locktype = 'advisory' and a.application_name like 'escrow-relayer/%'),
-				(select count(*) from pg_stat_activity where application_name like 'escrow-relayer/%'), (select count(*)
-					from slot_ownership where owner is null),
-				(select coalesce(array_agg(distinct owner), '{}') from slot_ownership
-					where owner is not null)`).Scan(&locks, &connections, &free, &kept)
-			if err == nil && locks+connections == 0 || !pause(ctx, 100*time.Millisecond) {
-				break
-			}
-		}
-
-		whole := free == r.chains()*partition.Slots
-		if err != nil || locks > 0 || connections > 0 || !whole &&
-			(attempt == attempts || len(kept) == 0 || !r.restarted(ctx, kept)) {
-			v.wrong("after all have stopped: %d locks, %d connections, %d of %d slots given back, not by %v, %v", locks,
-				connections, free, r.chains()*partition.Slots, kept, err)
-			return
-		}
-
-		if whole {
-			return
+	var locks, connections int
+	var kept []string // who did not give slots back
+	var err error
+	for range 50 { // the server hears of the end of a connection a moment later
+		err = r.lab.DB.QueryRow(ctx, `select (select count(*) from pg_locks l join pg_stat_activity a using (pid)
+			where l.locktype = 'advisory' and a.application_name like 'escrow-relayer/%'),
+			(select count(*) from pg_stat_activity where application_name like 'escrow-relayer/%'),
+			(select coalesce(array_agg(distinct owner), '{}') from slot_ownership where owner is not null)`).Scan(&locks,
+			&connections, &kept)
+		if err == nil && locks+connections == 0 || !pause(ctx, 100*time.Millisecond) {
+			break
 		}
 	}
-}
 
-// restarted starts the instances that have kept slots, and stops them again. It is false when one of
-// them had no reason to keep them.
-func (r *run) restarted(ctx context.Context, kept []string) bool {
-	for _, id := range kept {
+	kept = slices.DeleteFunc(kept, func(id string) bool {
 		i, err := strconv.Atoi(strings.TrimPrefix(id, "r"))
-		if err != nil || i >= len(r.procs) || !lostAtTheEnd(r.process(i)) || r.start(i) != nil ||
-			ready(ctx, r.process(i)) != nil {
-			return false
-		}
-
-		r.stop(ctx, r.process(i))
+		return err == nil && i < len(r.procs) && lostAtTheEnd(r.process(i))
+	})
+	if err != nil || locks+connections+len(kept) > 0 {
+		v.wrong("after all have stopped: %d locks, %d connections, slots not given back by %v, %v", locks, connections, kept,
+			err)
 	}
-
-	return true
 }
 
 // lostAtTheEnd reports whether an instance had no session when it stopped, or lost it then, or the

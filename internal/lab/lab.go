@@ -39,8 +39,7 @@ const (
 // Options of a lab.
 type Options struct {
 	Bin           string         // the relayer's binary
-	Node          testchain.Node // zero: a simulated chain, mined by Interval
-	Interval      time.Duration  // between blocks; zero: on demand
+	Node          testchain.Node // zero: a simulated chain, which mines on demand
 	Seed          uint64
 	Confirmations int               // zero means 2
 	Postgres      testpg.Options    // of the lab's own server
@@ -98,10 +97,6 @@ func Start(ctx context.Context, o Options) (l *Lab, err error) {
 
 	if err := l.deploy(ctx); err != nil {
 		return l, err
-	}
-
-	if sim, ok := l.Chain.(*testchain.Sim); ok && o.Interval > 0 {
-		sim.SetInterval(o.Interval)
 	}
 
 	return l, l.openPubSub(ctx)
