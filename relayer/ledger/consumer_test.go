@@ -77,8 +77,18 @@ type transaction struct {
 // sent is a message, of either topic.
 type sent struct {
 	id, content string
-	escrow      common.Address
+	stream      stream
 	retraction  bool
+}
+
+// stream is what has an order: the events of an escrow on a topic.
+type stream struct {
+	escrow common.Address
+	other  bool // OTHER_EVENTS_TOPIC_ID
+}
+
+func streamOf(e *contract.Event) stream {
+	return stream{e.Escrow, !slices.Contains(contract.DefaultEvents, e.Name)}
 }
 
 func newStory(t *testing.T, seed uint64) *story {
@@ -401,7 +411,7 @@ func (s *story) send(p *outbox.Pending) {
 	require.NotEqual(s.t, common.Address{}, e.Factory, "%s of %s", e.Name, e.Escrow)
 	require.False(s.t, s.pub.sure[e.ID()] && message.Kind(p.Kind) == message.Original, "%s of %s is sent again",
 		e.Name, e.Escrow)
-	s.sent = append(s.sent, sent{e.ID(), content(e), e.Escrow, message.Kind(p.Kind) == message.Retraction})
+	s.sent = append(s.sent, sent{e.ID(), content(e), streamOf(e), message.Kind(p.Kind) == message.Retraction})
 }
 
 // content is what an event says, apart from the block that it is in.
@@ -493,17 +503,16 @@ func (s *story) tally() string {
 // judge is the oracle.
 func (s *story) judge() {
 	var want, published []string
-	order := map[common.Address][]string{} // what consumers have to keep of each escrow
+	order := map[stream][]string{} // what consumers have to keep
 	for n := range s.chain {
 		for _, e := range s.events(int64(n)) {
 			c := content(&e)
 			want = append(want, c)
 			if s.told(e.Name) {
 				published = append(published, c)
-				if e.Name == contract.Deployed {
-					order[e.Escrow] = append([]string{c}, order[e.Escrow]...)
-				} else {
-					order[e.Escrow] = append(order[e.Escrow], c)
+				of := streamOf(&e)
+				if order[of] = append(order[of], c); e.Name == contract.Deployed {
+					order[of] = append([]string{c}, order[of][:len(order[of])-1]...)
 				}
 			}
 		}
@@ -525,11 +534,11 @@ func (s *story) judge() {
 		slices.Sort(published)
 		require.Equal(s.t, published, kept, "interleaving %d", round)
 		for e, events := range sequence {
-			if s.missed[e] {
+			if s.missed[e.escrow] {
 				continue
 			}
 
-			require.Equal(s.t, order[e], events, "the order of %s", e)
+			require.Equal(s.t, order[e], events, "the order of %s", e.escrow)
 		}
 	}
 }
@@ -590,9 +599,9 @@ func (s *story) interleave(round int) []sent {
 	return merged
 }
 
-// consume is a consumer with tombstones. It returns what it keeps, and that of each escrow in the
-// order in which it came.
-func (s *story) consume(messages []sent) (kept []string, sequence map[common.Address][]string) {
+// consume is a consumer with tombstones. It returns what it keeps, and that of each stream in the order in which it
+// came.
+func (s *story) consume(messages []sent) (kept []string, sequence map[stream][]string) {
 	tombs, have := map[string]bool{}, map[string]sent{}
 	var order []string
 	for _, m := range messages {
@@ -608,11 +617,11 @@ func (s *story) consume(messages []sent) (kept []string, sequence map[common.Add
 		}
 	}
 
-	sequence = map[common.Address][]string{}
+	sequence = map[stream][]string{}
 	for _, id := range order {
 		if m, ok := have[id]; ok {
 			kept = append(kept, m.content)
-			sequence[m.escrow] = append(sequence[m.escrow], m.content)
+			sequence[m.stream] = append(sequence[m.stream], m.content)
 		}
 	}
 
