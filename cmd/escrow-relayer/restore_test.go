@@ -73,9 +73,18 @@ func TestRestoreRunbook(t *testing.T) {
 
 	var readBelow, unpublished int64
 	var from *int64
-	require.NoError(t, w.DB.QueryRow(t.Context(), w.runbookSQL("restore.md", "read_below")).Scan(&readBelow))
-	require.NoError(t, w.DB.QueryRow(t.Context(), w.runbookSQL("restore.md", "not_yet_published")).Scan(&unpublished,
-		&from))
+	noted := func() {
+		require.NoError(t, w.DB.QueryRow(t.Context(), w.runbookSQL("restore.md", "read_below")).Scan(&readBelow, &unpublished,
+			&from))
+	}
+	_, err := w.DB.Exec(t.Context(), `insert into late_escrows (chain_id, address, slot, deployed_block, log_index, monitored)
+		select chain_id, address, slot, discovered_block_number, log_index, 1 from escrows limit 1`)
+	require.NoError(t, err)
+	noted()
+	require.EqualValues(t, 2, *from, "an escrow that was being caught up")
+	_, err = w.DB.Exec(t.Context(), `delete from late_escrows`)
+	require.NoError(t, err)
+	noted()
 	require.Zero(t, unpublished)
 	w.blocks(3) // while nothing runs
 

@@ -35,7 +35,7 @@ type Config struct {
 	OtherTopic       string   `env:"OTHER_EVENTS_TOPIC_ID" help:"topic of the other events named by EVENT_NAMES"`
 	RetractionsTopic string   `env:"RETRACTIONS_TOPIC_ID" help:"topic of retractions; without it deep reorganisations are only alerted on"`
 	EventNames       []string `env:"EVENT_NAMES" help:"events of the ABI to publish besides those four, comma-separated; they go to OTHER_EVENTS_TOPIC_ID"`
-	OrderingKey      string   `env:"ORDERING_KEY" envDefault:"escrow" help:"escrow, or slot: larger and cheaper batches, less isolation"`
+	OrderingKey      string   `env:"ORDERING_KEY" envDefault:"escrow" help:"escrow, or slot: larger and cheaper batches, less isolation; order is not kept across a change: first let subscribers acknowledge all"`
 	CloudEvents      bool     `env:"CLOUDEVENTS" envDefault:"false" help:"add the attributes of CloudEvents to messages, in the binary mode of its binding to Pub/Sub"`
 	PubSubEndpoint   string   `env:"PUBSUB_ENDPOINT" help:"host:port of a locational endpoint, e.g. us-central1-pubsub.googleapis.com:443: Pub/Sub keeps the order of what is published in one region; default: the nearest region"`
 	PubSubEmulator   string   `env:"PUBSUB_EMULATOR_HOST" scope:"process" help:"host:port of a Pub/Sub emulator; read by Google's client"`
