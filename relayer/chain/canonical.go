@@ -38,7 +38,7 @@ func (r *reader) anchor(ctx context.Context, n uint64) (to place, oneWord bool, 
 		return to, oneWord, nil
 	}
 
-	list, oneWord, err := r.shown(ctx, []uint64{n})
+	list, oneWord, err := r.shown(ctx, headers, []uint64{n})
 	if err != nil {
 		return to, oneWord, err
 	}
@@ -46,13 +46,20 @@ func (r *reader) anchor(ctx context.Context, n uint64) (to place, oneWord bool, 
 	return place{n, list[0].Hash}, oneWord, nil
 }
 
+// show asks an endpoint for its headers at some heights.
+type show func(ctx context.Context, e *endpoint.Node, numbers []uint64) ([]Header, error)
+
+func headers(ctx context.Context, e *endpoint.Node, numbers []uint64) ([]Header, error) {
+	return e.Headers(ctx, numbers)
+}
+
 // shown are the headers at some heights that two endpoints show (one with a word that counts, or that alone still has
 // the block; while another may have it again, that is one word).
-func (r *reader) shown(ctx context.Context, numbers []uint64) (list []Header, oneWord bool, err error) {
+func (r *reader) shown(ctx context.Context, show show, numbers []uint64) (list []Header, oneWord bool, err error) {
 	oneWord = len(r.pool.nodes) > 1 && r.outlook.agreement.Believes()
 	for some := range slices.Chunk(numbers, headersAtOnce) {
 		headers, alone, err := two(ctx, r, some[0], nil, func(ctx context.Context, e *endpoint.Node) ([]Header, bool, error) {
-			headers, err := e.Headers(ctx, some)
+			headers, err := show(ctx, e, some)
 			return headers, false, err
 		}, func(a, b []Header) bool {
 			return slices.EqualFunc(a, b, func(a, b Header) bool { return a.Hash == b.Hash })
@@ -69,12 +76,12 @@ func (r *reader) shown(ctx context.Context, numbers []uint64) (list []Header, on
 
 // canonical returns the headers at some heights, in their order, that are the chain's: they lead to the tip, or, where
 // they are far below it or final, two endpoints show them, if that takes fewer headers.
-func (r *reader) canonical(ctx context.Context, numbers ...uint64) (list []Header, oneWord bool, err error) {
+func (r *reader) canonical(ctx context.Context, show show, numbers ...uint64) (list []Header, oneWord bool, err error) {
 	first, last := numbers[0], numbers[len(numbers)-1]
 	tip, _, _ := r.outlook.agreement.Anchor(last)
 	if tip.number > first+deepest || last <= r.outlook.View().Final &&
 		len(r.ring.lacks(first, tip.number, r.usable)) > 2*len(numbers) {
-		return r.shown(ctx, numbers)
+		return r.shown(ctx, show, numbers)
 	}
 
 	anchor, oneWord, err := r.anchor(ctx, last)
@@ -196,7 +203,7 @@ func (r *reader) parent(ctx context.Context, child Header, least uint64) (h Head
 // endpoint is configured, each machine behind its URL with the newest head must have left that block; the word of one
 // of several takes nothing back. ErrBehind, ErrDisagree: which block is there is open.
 func (r *reader) Canonical(ctx context.Context, n uint64, known common.Hash) (Header, error) {
-	list, oneWord, err := r.canonical(ctx, n)
+	list, oneWord, err := r.canonical(ctx, headers, n)
 	if err != nil {
 		return Header{}, err
 	}
@@ -273,7 +280,7 @@ func two[T any](ctx context.Context, r *reader, need uint64, avoid *endpoint.Nod
 // the chain's blocks prove nothing. ErrWithheld: others of them do. ErrDisagree, ErrBehind: which
 // block is there is open.
 func (r *reader) Prove(ctx context.Context, n uint64, f *Filter) (h Header, logs []types.Log, err error) {
-	list, oneWord, err := r.canonical(ctx, n)
+	list, oneWord, err := r.canonical(ctx, headers, n)
 	if err != nil {
 		return h, nil, err
 	}

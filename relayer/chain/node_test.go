@@ -372,7 +372,7 @@ func (n *testNode) answer(method string, params []json.RawMessage) (any, error) 
 			return null, nil
 		}
 
-		return n.chain.block(n.chain.headers[number], false), nil
+		return n.chain.block(n.chain.headers[number], string(params[1]) == "true"), nil
 	case rpc.GetByHash:
 		var hash common.Hash
 		_ = json.Unmarshal(params[0], &hash)

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/core/types"
 	"golang.org/x/sync/errgroup"
 
@@ -39,6 +40,10 @@ func (o *outlook) atLeast(blocks uint64, in time.Duration) uint64 {
 	return o.pace.atLeast(blocks, in)
 }
 
+// Blocks of a range are proved in batches, of at most so many blocks, with about so many transactions. So many batches
+// of a range are in flight, and several ranges are.
+const provedAtOnce, provedTransactions, provedInFlight = 25, 1500, 2
+
 // proveEvents puts what is proved of the blocks that have logs in the place of what one endpoint has said of
 // them, where Config.Proof wants it.
 func (r *reader) proveEvents(ctx context.Context, b Batch) (Batch, error) {
@@ -53,42 +58,19 @@ func (r *reader) proveEvents(ctx context.Context, b Batch) (Batch, error) {
 
 	claimed := ByBlock(b.Logs)
 	maps.DeleteFunc(claimed, func(n uint64, _ []types.Log) bool { return n < from })
-	if len(claimed) == 0 {
-		return b, nil
-	}
-
-	headers, _, err := r.canonical(ctx, slices.Sorted(maps.Keys(claimed))...)
-	if err != nil {
-		return Batch{}, err
-	}
-
 	var mu sync.Mutex
 	proved := map[uint64][]types.Log{}
 	g, inner := errgroup.WithContext(ctx)
 	g.SetLimit(provedInFlight)
-	for some := range slices.Chunk(headers, provedAtOnce) {
+	atOnce := min(max(provedTransactions/(b.Last.Transactions+1), 1), provedAtOnce)
+	for some := range slices.Chunk(slices.Sorted(maps.Keys(claimed)), atOnce) {
 		g.Go(func() error {
-			batch := r.batchProved(inner, some, b.Filter)
-			for _, h := range some {
-				logs, isProved := batch[h.Number]
-				said := reading{logs: logs, proved: isProved}
-				if !isProved {
-					var err error
-					if said, err = r.logsOf(inner, h, b.Filter, nil); err != nil {
-						return fmt.Errorf("prove block %d: %w", h.Number, err)
-					}
-				}
+			logs, err := r.proveClaims(inner, &b, claimed, some)
+			mu.Lock()
+			defer mu.Unlock()
+			maps.Copy(proved, logs)
 
-				if said.proved {
-					Refute(inner, b.By, claimed[h.Number], h, said.logs)
-				}
-
-				mu.Lock()
-				proved[h.Number] = said.logs
-				mu.Unlock()
-			}
-
-			return nil
+			return err
 		})
 	}
 
@@ -101,26 +83,57 @@ func (r *reader) proveEvents(ctx context.Context, b Batch) (Batch, error) {
 	return b, nil
 }
 
-// Of a range so many blocks are proved in one batch, and so many batches are in flight. Several ranges are in flight.
-const provedAtOnce, provedInFlight = 8, 2
+// proveClaims returns the logs of some blocks of a range, for which an endpoint has claimed others or the same: proved
+// together by what one endpoint gives of them, as long as blocks are not large, or else one by one.
+func (r *reader) proveClaims(ctx context.Context, b *Batch, claimed map[uint64][]types.Log, numbers []uint64) (
+	map[uint64][]types.Log, error) {
+	hash := func(n uint64) common.Hash { return claimed[n][0].BlockHash }
+	var by *endpoint.Node
+	var shown []Header
+	var found map[common.Hash][]types.Log
+	if r.flight.width() == endpoint.RangesInFlight {
+		_ = r.pool.ask(ctx, numbers[len(numbers)-1], nil, func(ctx context.Context, n *endpoint.Node) error {
+			var size int
+			by = n
+			shown, found, size = n.ReadProved(ctx, numbers, hash, b.Filter)
+			r.flight.landed(size/len(numbers), nil)
 
-// batchProved returns the logs of blocks that a batch proves, by their numbers, from whichever endpoint is asked first.
-// In a time of large blocks there is none.
-func (r *reader) batchProved(ctx context.Context, headers []Header, f *Filter) (logs map[uint64][]types.Log) {
-	headers = slices.DeleteFunc(slices.Clone(headers), func(h Header) bool { return !h.Proved || excluded(h, f) })
-	if len(headers) < 2 || r.flight.width() < endpoint.RangesInFlight {
-		return nil
+			return nil
+		})
+		r.ring.add(shown...)
 	}
 
-	_ = r.pool.ask(ctx, headers[len(headers)-1].Number, nil, func(ctx context.Context, n *endpoint.Node) error {
-		var size int
-		logs, size = n.ReadProved(ctx, headers, f)
-		r.flight.landed(size/len(headers), nil)
+	headers, _, err := r.canonical(ctx, func(ctx context.Context, n *endpoint.Node, some []uint64) ([]Header, error) {
+		if n == by && len(some) == len(shown) {
+			return shown, nil
+		}
 
-		return nil
-	})
+		return n.Headers(ctx, some)
+	}, numbers...)
+	if err != nil {
+		return nil, err
+	}
 
-	return logs
+	proved := map[uint64][]types.Log{}
+	for _, h := range headers {
+		logs, isProved := found[h.Hash]
+		if !isProved {
+			said, err := r.logsOf(ctx, h, b.Filter, nil)
+			if err != nil {
+				return nil, fmt.Errorf("prove block %d: %w", h.Number, err)
+			}
+
+			logs, isProved = said.logs, said.proved
+		}
+
+		if isProved {
+			Refute(ctx, b.By, claimed[h.Number], h, logs)
+		}
+
+		proved[h.Number] = logs
+	}
+
+	return proved, nil
 }
 
 // Replace returns logs with those of some blocks replaced, in the chain's order.

@@ -32,10 +32,6 @@ type lack struct {
 // What may be in passing is remembered for lostFirst at first. Said lostForGood times more, it lasts over a minute.
 const lostFirst, lostForGood = 5 * time.Second, 4
 
-func newLack(sure int, first time.Duration, now func() time.Time) *lack {
-	return &lack{now: now, sure: sure, first: first}
-}
-
 // note notes that the node does not give it, of a block. It reports whether that is believed.
 func (l *lack) note(block uint64) bool {
 	l.mu.Lock()
@@ -95,11 +91,12 @@ type abilities struct {
 const nullsBelieved = 3
 
 func newAbilities(addresses int, now func() time.Time) *abilities {
-	old := func() *lack { return newLack(nullsBelieved, lostFirst, now) }
-	always := func() *lack { return newLack(1, rememberedFor, now) }
+	old := func() *lack { return &lack{now: now, sure: nullsBelieved, first: lostFirst} }
+	always := func() *lack { return &lack{now: now, sure: 1, first: rememberedFor} }
 
-	a := &abilities{oldHeaders: old(), oldLogs: old(), unnamed: newLack(1, lostFirst, now), byHash: always(),
-		allReceipts: always(), addresses: newLimit(addressesAtOnce, float64(addresses), float64(addresses), now)}
+	a := &abilities{oldHeaders: old(), oldLogs: old(), unnamed: &lack{now: now, sure: 1, first: lostFirst},
+		byHash: always(), allReceipts: always(),
+		addresses: newLimit(addressesAtOnce, float64(addresses), float64(addresses), now)}
 	a.logged.Store(math.MaxUint64)
 
 	return a

@@ -157,15 +157,12 @@ func (h *health) gaveLogs() {
 	}
 }
 
-// unfitForGood is after how many refusals of all logs, with pauses between them, the node gives none whenever it is
-// asked: over a minute.
-const unfitForGood = 3
-
-// unfit reports whether the node refuses the logs of any block, whenever it is asked.
+// unfit reports whether the node refuses the logs of any block, whenever it is asked: three times, with the pauses
+// between them, are over a minute.
 func (h *health) unfit() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.state == Unfit && h.faults >= unfitForGood
+	return h.state == Unfit && h.faults >= 3
 }
 
 // Blame notes an error that speaks against the node, and pauses it.

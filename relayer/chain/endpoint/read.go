@@ -292,8 +292,8 @@ func (n *Node) readBlock(ctx context.Context, h rpc.Header, q query) (a logsAnsw
 
 // ofBlock says which of all logs of a block are looked at: those that match, and those of another block,
 // which are found out then.
-func ofBlock(h rpc.Header, f *Filter) func(*types.Log) bool {
-	return func(l *types.Log) bool { return l.BlockHash != h.Hash || f.Matches(l) }
+func ofBlock(hash common.Hash, f *Filter) func(*types.Log) bool {
+	return func(l *types.Log) bool { return l.BlockHash != hash || f.Matches(l) }
 }
 
 // Header asks for the block at a height.

@@ -30,7 +30,7 @@ var errNoReceipts = fmt.Errorf("%w: it gives none", ErrUnproved)
 // A *Forgery: the chain makes roots of receipts, and the node's make another.
 func (n *Node) ReadBlock(ctx context.Context, h rpc.Header, f *Filter) (match []types.Log, size int, proved bool,
 	err error) {
-	q := &rpc.Call{Method: rpc.GetReceipts, Params: `["` + h.Hash.Hex() + `"]`, Keep: ofBlock(h, f), Encode: h.Proved}
+	q := &rpc.Call{Method: rpc.GetReceipts, Params: `["` + h.Hash.Hex() + `"]`, Keep: ofBlock(h.Hash, f), Encode: h.Proved}
 	given := n.receipts.Load()
 	together, err := n.receiptsOf(ctx, h, q)
 	match, size = append([]types.Log{}, q.Logs...), q.Bytes
@@ -72,57 +72,48 @@ func (n *Node) receiptsOf(ctx context.Context, h rpc.Header, q *rpc.Call) (toget
 	return together, err
 }
 
-// ReadProved is ReadBlock of several blocks with proved headers: their receipts come in one batch, and their
-// transactions in another. It returns the logs that match of those that are proved so, by their numbers. Whatever keeps
-// another one from it, that one is to be read by itself. size is how many bytes of receipts were read.
-func (n *Node) ReadProved(ctx context.Context, headers []rpc.Header, f *Filter) (proved map[uint64][]types.Log,
-	size int) {
+// ReadProved is ReadBlock of several blocks, by their numbers and the hashes that are claimed of them: headers,
+// transactions and receipts come in one batch. It returns the headers that it has got, and the logs that match of the
+// blocks that are proved so, by their hashes. Whatever keeps another one from it, that one is to be read by itself.
+// size is how many bytes of receipts were read.
+func (n *Node) ReadProved(ctx context.Context, numbers []uint64, claimed func(uint64) common.Hash, f *Filter) (
+	headers []rpc.Header, proved map[common.Hash][]types.Log, size int) {
 	if n.allReceipts.holds(0) {
-		return nil, 0
+		return nil, nil, 0
 	}
 
-	receipts := make([]*rpc.Call, len(headers))
-	for i, h := range headers {
-		receipts[i] = &rpc.Call{Method: rpc.GetReceipts, Params: `["` + h.Hash.Hex() + `"]`, Keep: ofBlock(h, f),
-			Encode: true}
+	var calls []*rpc.Call
+	for _, number := range numbers {
+		hash := claimed(number)
+		block := `["` + rpc.Quantity(number) + `",true]`
+		calls = append(calls, &rpc.Call{Method: rpc.GetByNumber, Params: block, Encode: true},
+			&rpc.Call{Method: rpc.GetReceipts, Params: `["` + hash.Hex() + `"]`, Keep: ofBlock(hash, f), Encode: true})
 	}
 
-	if n.sendLogs(ctx, bounds{limit: n.cfg.MaxBytes, answered: n.receipts.Load()}, receipts) != nil {
-		return nil, 0
+	if n.sendLogs(ctx, bounds{limit: n.cfg.MaxBytes, answered: n.receipts.Load()}, calls) != nil {
+		return nil, nil, 0
 	}
 
-	proved = map[uint64][]types.Log{}
-	var open []int // whose transactions are asked for
-	var under []int
-	var bodies []*rpc.Call
-	for i, h := range headers {
-		q := receipts[i]
-		size += q.Bytes
-		if q.Err != nil || n.ofHeader(h, q) != nil {
+	proved = map[common.Hash][]types.Log{}
+	for i, number := range numbers {
+		block, receipts := calls[2*i], calls[2*i+1]
+		size += receipts.Bytes
+		h, err := block.Header(number)
+		if err == nil {
+			headers = append(headers, h)
+		}
+
+		if err != nil || !h.Proved || receipts.Err != nil || n.ofHeader(h, receipts) != nil {
 			continue
 		}
 
-		switch rooted, err := n.proveReceipts(ctx, h, q); {
-		case err != nil:
-		case len(q.Logs) == 0:
-			proved[h.Number] = []types.Log{}
-		default:
-			open, under, bodies = append(open, i), append(under, rooted), append(bodies, bodyOf(h))
+		under, err := n.proveReceipts(ctx, h, receipts)
+		if err == nil && (len(receipts.Logs) == 0 || n.ownTransactions(ctx, h, block, receipts, under) == nil) {
+			proved[h.Hash] = append([]types.Log{}, receipts.Logs...)
 		}
 	}
 
-	if len(open) == 0 || n.sendLogs(ctx, bounds{limit: n.cfg.MaxBytes}, bodies) != nil {
-		return proved, size
-	}
-
-	for j, i := range open {
-		h, q := headers[i], bodies[j]
-		if q.Err == nil && !q.Null() && n.ownTransactions(ctx, h, q, receipts[i], under[j]) == nil {
-			proved[h.Number] = receipts[i].Logs
-		}
-	}
-
-	return proved, size
+	return headers, proved, size
 }
 
 // together asks for all receipts of a block. errNoReceipts: the node refuses them so.
@@ -285,14 +276,9 @@ func (n *Node) raw(ctx context.Context, body *rpc.Call) error {
 	return nil
 }
 
-// bodyOf is the question for a block's transactions.
-func bodyOf(h rpc.Header) *rpc.Call {
-	return &rpc.Call{Method: rpc.GetByHash, Params: `["` + h.Hash.Hex() + `",true]`, Encode: true}
-}
-
 // body asks for a block's transactions.
 func (n *Node) body(ctx context.Context, h rpc.Header) (*rpc.Call, error) {
-	q := bodyOf(h)
+	q := &rpc.Call{Method: rpc.GetByHash, Params: `["` + h.Hash.Hex() + `",true]`, Encode: true}
 	err := n.large(ctx, q)
 	if err == nil && q.Null() {
 		err = rpc.ErrBehind
