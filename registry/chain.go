@@ -16,8 +16,8 @@ import (
 // callTimeout bounds a call that a person or a start waits for.
 const callTimeout = 5 * time.Second
 
-// ErrOtherFactory means that the configuration names a factory that the database does not follow, and leaves
-// out one that it follows.
+// ErrOtherFactory means that the configuration names a factory that the database does not follow, and leaves out one
+// that it follows, or has no room for it.
 var ErrOtherFactory = errors.New("another factory")
 
 // Start returns the first block that is read of a chain, or ErrUnknown for a chain that is new to the database.
@@ -144,14 +144,18 @@ func prepare(ctx context.Context, tx pgx.Tx, chainID int64, want []Factory) ([]c
 			"which it follows: name all of them to add one, retire a factory with `escrow-relayer factory retire`, or use another "+
 			"database; if one was a mistake and no escrow is stored, stop every instance that has it first",
 			ErrOtherFactory, brought[0].Address, chainID, left[0])
-	case len(known) == 0:
-		return nil, PutFactories(ctx, tx, chainID, brought)
 	case len(left) > 0:
 		if _, err := tx.Exec(ctx, restart, chainID, start); err != nil {
 			return nil, err
 		}
 
 		return nil, PutFactories(ctx, tx, chainID, want)
+	case len(known)+len(brought) > MaxFactories:
+		return nil, fmt.Errorf("%w: chain %d has %d factories in this database, retired ones included, and FACTORY_ADDRESS "+
+			"brings %d; %d are the most: follow the new ones in a database of their own",
+			ErrOtherFactory, chainID, len(known), len(brought), MaxFactories)
+	case len(known) == 0:
+		return nil, PutFactories(ctx, tx, chainID, brought)
 	}
 
 	return nil, AddFactories(ctx, tx, chainID, brought)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"maps"
 	"math"
+	"math/big"
 	"slices"
 	"testing"
 
@@ -449,6 +450,26 @@ func TestARetiredFactoryStaysRetiredWhereItIs(t *testing.T) {
 		_, err = retire(at)
 		require.ErrorContains(t, err, "is retired at block 150 already")
 	}
+}
+
+// A chain has a most of factories, those that are retired and that the configuration names no more included.
+func TestAChainHasSoManyFactories(t *testing.T) {
+	s := begin(t)
+	named := func(from, to int) (list []registry.Factory) {
+		for i := from; i <= to; i++ {
+			list = append(list, registry.Factory{Address: common.BigToAddress(big.NewInt(int64(i))), Start: 1})
+		}
+
+		return list
+	}
+	_, err := registry.Prepare(t.Context(), s.db, chain, named(1, registry.MaxFactories-1))
+	require.NoError(t, err)
+	s.exec(`update factories set retired_block = 1 where chain_id = $1 and id > 1`, chain)
+	_, err = registry.Prepare(t.Context(), s.db, chain, append(named(1, 1), named(300, 300)...))
+	require.NoError(t, err)
+	_, err = registry.Prepare(t.Context(), s.db, chain, append(named(1, 1), named(300, 301)...))
+	require.ErrorIs(t, err, registry.ErrOtherFactory)
+	require.ErrorContains(t, err, "200 are the most")
 }
 
 // Count sizes a table before Load fills it: what has not ended and was not taken back.
