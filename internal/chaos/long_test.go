@@ -16,7 +16,7 @@ func TestSeedOfEach(t *testing.T) {
 	t.Parallel()
 	bin := build(t)
 	for name, plan := range map[string]Plan{
-		"events": NewPlan(221), "commands": NewCommandsPlan(20), "two chains": NewPlan(140),
+		"events": NewPlan(138), "commands": NewCommandsPlan(20), "two chains": NewPlan(116),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
