@@ -79,6 +79,7 @@ func TestNonceTooHigh(t *testing.T) {
 	w.await(w.accept(w.command(command.Approve, w.escrow(1, 0), nil)), true, command.Done)
 	require.Equal(t, 1, w.int(`select count(*) from commands where nonce = 2`))
 	require.Len(t, w.sent(), 3)
+	w.awaitTarget()
 	found, _ = w.audit()
 	require.Equal(t, map[uint64]string{1: send.FindingForeign}, found)
 }
