@@ -239,18 +239,6 @@ const load = `
 	  and (discovered_block_number >= $4
 	       or not exists (select from late_escrows l where l.chain_id = e.chain_id and l.address = e.address))`
 
-// Count returns how many escrows of some slots are active, close to what Load returns: it sizes
-// memory.
-func Count(ctx context.Context, db DB, chainID int64, slots []int16) (n int, err error) {
-	err = db.QueryRow(ctx, `select count(*) from escrows where chain_id = $1 and slot = any($2) and status = 1`, chainID,
-		slots).Scan(&n)
-	if err != nil {
-		return 0, fmt.Errorf("count the escrows of %d slots: %w", len(slots), err)
-	}
-
-	return n, nil
-}
-
 // Progress is the state of an escrow's catch-up.
 type Progress struct {
 	Address   common.Address

@@ -332,9 +332,6 @@ func TestChainsDoNotSeeEachOther(t *testing.T) {
 	late, err := registry.ListLate(ctx, s.db, anotherChain, me, everywhere, 10)
 	require.NoError(t, err)
 	require.Empty(t, late)
-	n, err := registry.Count(ctx, s.db, anotherChain, []int16{mySlot})
-	require.NoError(t, err)
-	require.Zero(t, n)
 }
 
 func TestAnOwnerHearsOfItsOwnSlotsOnly(t *testing.T) {
@@ -472,19 +469,6 @@ func TestAChainHasSoManyFactories(t *testing.T) {
 	require.ErrorContains(t, err, "200 are the most")
 }
 
-// Count sizes a table before Load fills it: what has not ended and was not taken back.
-func TestCountIsOfActiveEscrows(t *testing.T) {
-	s := begin(t)
-	s.discovered(escrow(1, 100), escrow(2, 100), escrow(3, 100), escrow(4, 100), inSlot(anothersSlot, escrow(5, 100)))
-	s.admitted(1, 2)
-	s.ended(2, registry.Released, 150)
-	s.orphaned(3)
-
-	n, err := registry.Count(t.Context(), s.db, chain, []int16{mySlot})
-	require.NoError(t, err)
-	require.Equal(t, 2, n, "1, and 4, which is late")
-}
-
 // What the caller rolls back has not happened: the transaction is the caller's.
 func TestNothingIsWrittenOutsideTheCallersTransaction(t *testing.T) {
 	s := begin(t)
@@ -529,8 +513,6 @@ func TestErrorsSayWhatWasBeingDone(t *testing.T) {
 
 	s.exec(`alter table escrows rename to gone_as_well`)
 	require.ErrorContains(t, registry.End(ctx, s.db, chain, []registry.Ending{{Address: address(1)}}), "end 1 escrows")
-	_, err = registry.Count(ctx, s.db, chain, []int16{mySlot})
-	require.ErrorContains(t, err, "count the escrows of 1 slots")
 }
 
 func TestTextIsAnAddressAsTheViewsHaveIt(t *testing.T) {

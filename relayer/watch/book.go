@@ -12,8 +12,8 @@ import (
 
 // book is the set of escrows that a slot watch follows. It belongs to the goroutine of the watch.
 type book struct {
-	addresses *addressSet              // each marked with the index of its factory
-	factories []common.Address         // that have deployed them
+	escrows   map[common.Address]uint16 // the index of the factory of each: 30 to 55 bytes per escrow
+	factories []common.Address
 	ended     map[common.Address]int64 // block of the release or refund, until it is final
 	// ahead are the escrows whose deployments the cursor, moved back, is to meet again, by block
 	ahead   []registry.Loaded
@@ -22,19 +22,14 @@ type book struct {
 
 // loadBook reads the escrows of some slots that a cursor covers, at the block next.
 func loadBook(ctx context.Context, db registry.DB, chainID int64, slots []int16, next, final int64) (*book, error) {
-	n, err := registry.Count(ctx, db, chainID, slots)
-	if err != nil {
-		return nil, err
-	}
-
-	b := newBook(n)
-	err = registry.Load(ctx, db, chainID, slots, next, final, func(l registry.Loaded) {
+	b := newBook()
+	err := registry.Load(ctx, db, chainID, slots, next, final, func(l registry.Loaded) {
 		if l.Block >= next {
 			b.ahead = append(b.ahead, l)
 			return
 		}
 
-		b.addresses.add(l.Address, b.index(l.Factory))
+		b.escrows[l.Address] = b.index(l.Factory)
 		if l.Ended > 0 {
 			b.ended[l.Address] = l.Ended
 		}
@@ -44,15 +39,18 @@ func loadBook(ctx context.Context, db registry.DB, chainID int64, slots []int16,
 	return b, err
 }
 
-// newBook creates a book with room for so many escrows.
-func newBook(escrows int) *book {
-	return &book{addresses: newAddressSet(escrows), ended: map[common.Address]int64{}}
+func newBook() *book {
+	return &book{escrows: map[common.Address]uint16{}, ended: map[common.Address]int64{}}
 }
 
-func (b *book) has(a common.Address) bool { return b.addresses.has(a) }
+func (b *book) has(a common.Address) bool {
+	_, follows := b.escrows[a]
+	return follows
+}
 
 func (b *book) add(l registry.Late) {
-	if b.addresses.add(l.Address, b.index(l.Factory)) {
+	if !b.has(l.Address) {
+		b.escrows[l.Address] = b.index(l.Factory)
 		b.version++
 	}
 
@@ -62,18 +60,18 @@ func (b *book) add(l registry.Late) {
 }
 
 // index is the place of a factory in the book's list.
-func (b *book) index(factory common.Address) uint8 {
+func (b *book) index(factory common.Address) uint16 {
 	i := slices.Index(b.factories, factory)
 	if i < 0 {
 		i, b.factories = len(b.factories), append(b.factories, factory)
 	}
 
-	return uint8(i)
+	return uint16(i)
 }
 
 // factory is the factory that has deployed an escrow of the book.
 func (b *book) factory(escrow common.Address) common.Address {
-	return b.factories[b.addresses.mark(escrow)]
+	return b.factories[b.escrows[escrow]]
 }
 
 // aheadIn are the deployments of some blocks that are registered already.
@@ -97,12 +95,8 @@ func (b *book) forget(final int64) {
 	for a, block := range b.ended {
 		if block <= final {
 			delete(b.ended, a)
-			b.addresses.remove(a)
+			delete(b.escrows, a)
 			b.version++
 		}
 	}
-}
-
-func (b *book) list() []common.Address {
-	return slices.AppendSeq(make([]common.Address, 0, b.addresses.len()), b.addresses.all())
 }

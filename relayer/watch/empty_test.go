@@ -18,7 +18,7 @@ func TestAddressesAreNamedWithoutEscrows(t *testing.T) {
 	factory := common.Address{1}
 	f := NewFilters(abi, registry.NewFollowed(registry.Factory{Address: factory}), FilterAddresses, 1000)
 	require.Equal(t, []common.Address{factory}, f.Head().Addresses, "before the escrows are loaded")
-	b := newBook(0)
+	b := newBook()
 	f.update(b)
 	require.Equal(t, []common.Address{factory}, f.Head().Addresses)
 	require.Equal(t, []common.Address{factory}, f.ranged.Addresses)

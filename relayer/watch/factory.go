@@ -146,10 +146,8 @@ func (w *FactoryWatch) advance(ctx context.Context, epoch int64, at *ledger.Posi
 	g := &factoryGathering{FactoryWatch: w, gathering: gathering{final: int64(view.Final), ahead: *at, since: now},
 		epoch: epoch, at: at, until: now.Add(w.cfg.BeatEvery)}
 
-	line := &overlap{stage: g}
-	err = w.read(ctx, line, at.Next, to, filter, nil)
-	if err != nil && err == line.unread && //nolint:errorlint // this reading's error, not one of its kind
-		w.cfg.Filters.Refused(ctx, filter, err, w.cfg.Log) {
+	err = w.read(ctx, &overlap{stage: g}, at.Next, to, filter, nil)
+	if errors.As(err, new(*readError)) && w.cfg.Filters.Refused(ctx, filter, err, w.cfg.Log) {
 		return nil
 	}
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"math"
 	"slices"
 	"sync/atomic"
@@ -142,7 +143,7 @@ func (f *Filters) mustName() bool {
 
 // update adapts the filters to the book. It is called by the goroutine of the slot watch.
 func (f *Filters) update(b *book) {
-	n := b.addresses.len()
+	n := len(b.escrows)
 	head, ranged := n <= f.most(&f.heads), n <= f.most(&f.ranges)
 	fresh := f.book != b || f.version != b.version
 	f.book, f.version = b, b.version
@@ -161,7 +162,8 @@ func fitted(current *chain.Filter, topics []common.Hash, addresses, fresh bool, 
 
 	next := &chain.Filter{Topics: topics}
 	if addresses {
-		next.Addresses = append(b.list(), factories...)
+		next.Addresses = slices.AppendSeq(make([]common.Address, 0, len(b.escrows)+len(factories)), maps.Keys(b.escrows))
+		next.Addresses = append(next.Addresses, factories...)
 	}
 
 	return next
@@ -215,7 +217,7 @@ func (f *Filters) learn(n *noise, b *chain.Batch, foreign int) {
 // limit is how many blocks to read before choosing again; zero: any number, until turned reports
 // true.
 func (f *Filters) limit(n *noise) int64 {
-	if f.mode != FilterAuto || f.book.addresses.len() == 0 || f.mustName() || f.now().Before(n.due) {
+	if f.mode != FilterAuto || len(f.book.escrows) == 0 || f.mustName() || f.now().Before(n.due) {
 		return 0
 	}
 
@@ -224,5 +226,5 @@ func (f *Filters) limit(n *noise) int64 {
 
 // turned reports, between two batches, whether the choice would differ now.
 func (f *Filters) turned(n *noise, filter *chain.Filter) bool {
-	return (f.book.addresses.len() <= f.most(n)) != (filter.Addresses != nil)
+	return (len(f.book.escrows) <= f.most(n)) != (filter.Addresses != nil)
 }

@@ -27,7 +27,7 @@ func newReading(t *testing.T, escrows, foreign int, batch int64) *reading {
 	require.NoError(t, err)
 	r := &reading{f: NewFilters(abi, registry.NewFollowed(), FilterAuto, 1000), foreign: foreign, batch: batch}
 	r.f.now = func() time.Time { return r.now }
-	b := newBook(0)
+	b := newBook()
 	for i := range escrows {
 		b.add(registry.Late{Address: common.Address{byte(i), byte(i >> 8), byte(i >> 16)}})
 	}

@@ -37,7 +37,7 @@ func TestAutoNamesAddressesWhereItMust(t *testing.T) {
 	now := time.Now()
 	f.now = func() time.Time { return now }
 	again := f.Again()
-	topics, b := f.Head(), newBook(0)
+	topics, b := f.Head(), newBook()
 	require.Nil(t, topics.Addresses)
 	require.False(t, f.Refused(t.Context(), topics, errors.New("another reason"), logger))
 	require.Same(t, topics, f.FactoryHead())

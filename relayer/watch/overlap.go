@@ -33,7 +33,6 @@ type overlap struct {
 	running chan error        // of the running commit; nil: none
 	ended   func(error) error // of the same commit
 	failed  error             // of a commit: batches prepared behind it are void
-	unread  error             // why the reading ended before its last block; nil: it was complete
 	left    bool              // the reading ended with waiting batches
 }
 
@@ -59,8 +58,6 @@ func (o *overlap) run(ctx context.Context, r *reader, stop <-chan struct{}) erro
 				if o.left = some && r.err == nil && o.stage.waits(true); o.left {
 					return o.wait()
 				}
-
-				o.unread = r.err
 
 				return o.end(ctx, r.err)
 			}

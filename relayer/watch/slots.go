@@ -284,7 +284,7 @@ func (w *SlotWatch) advance(ctx context.Context, view chain.View, changed <-chan
 
 	line := &newSlotGathering(&w.admission, int64(view.Final), seen).line
 	err := w.read(ctx, line, w.at.Next, to, filter, changed)
-	if err != nil && err == line.unread { //nolint:errorlint // this reading's error, not one of its kind
+	if errors.As(err, new(*readError)) {
 		if w.cfg.Filters.Refused(ctx, filter, err, w.cfg.Log) {
 			return nil
 		}

@@ -152,7 +152,7 @@ func (w *slotState) report(late int) {
 	s := *w.status.Load()
 	s.Next, s.Escrows = w.at.Next, 0
 	if w.book != nil {
-		s.Escrows = w.book.addresses.len()
+		s.Escrows = len(w.book.escrows)
 	}
 
 	w.status.Store(&s)

@@ -19,7 +19,7 @@ func TestAJoiningEscrowIsInBothFilters(t *testing.T) {
 		require.NoError(t, err)
 		f := NewFilters(abi, registry.NewFollowed(), FilterAuto, 1000)
 		w := &admission{births: true}
-		w.cfg.Filters, w.cfg.ABI, w.book = f, abi, newBook(0)
+		w.cfg.Filters, w.cfg.ABI, w.book = f, abi, newBook()
 		w.book.add(registry.Late{Address: common.Address{1}})
 		named := &f.heads
 		if ranged {
