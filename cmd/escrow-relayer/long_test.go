@@ -16,7 +16,7 @@ func init() {
 	deceits = nil
 	for lie := range waysToLie {
 		for honest := range 3 {
-			if lie == "fork" && honest < 2 { // a chain that nobody contradicts is one, and of two none is decided for
+			if lie == "own" && honest == 1 { // of two valid chains none is decided for
 				continue
 			}
 
