@@ -44,10 +44,10 @@ type turn struct {
 }
 
 // edge is the block below which late escrows are far.
-func (w *admission) edge() int64 { return w.at.Next - w.cfg.Near }
+func (w *SlotWatch) edge() int64 { return w.at.Next - w.cfg.Near }
 
 // startFar begins a pass, if there are far escrows and no pass runs.
-func (w *admission) startFar(ctx context.Context) error {
+func (w *SlotWatch) startFar(ctx context.Context) error {
 	if w.aside != nil {
 		return nil
 	}
@@ -65,7 +65,7 @@ func (w *admission) startFar(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(chain.Later(ctx))
 	f := &far{cancel: cancel, turns: make(chan turn), ended: make(chan error, 1), late: len(late),
 		above: max(late[len(late)/2].Next(), late[0].Next()+1)}
-	c := &catching{admission: w, at: w.at, to: w.at.Next - 1, late: late, leaves: true, store: f.store, far: true}
+	c := &catching{SlotWatch: w, at: w.at, to: w.at.Next - 1, late: late, leaves: true, store: f.store, far: true}
 	go func() { // endFar waits for it
 		err := f.run(ctx, c)
 		if err != nil {
@@ -140,7 +140,7 @@ func (f *far) channels() (turns <-chan turn, ended <-chan error) {
 }
 
 // giveTurn makes the commit that a pass waits for, if it does.
-func (w *admission) giveTurn(ctx context.Context) error {
+func (w *SlotWatch) giveTurn(ctx context.Context) error {
 	f := w.aside
 	if f == nil {
 		return nil
@@ -165,7 +165,7 @@ func (w *admission) giveTurn(ctx context.Context) error {
 }
 
 // farEnded handles the end of a pass.
-func (w *admission) farEnded(ctx context.Context, err error) {
+func (w *SlotWatch) farEnded(ctx context.Context, err error) {
 	w.aside.cancel()
 	if w.skip = 0; err != nil {
 		w.skip = w.aside.above
@@ -180,7 +180,7 @@ func (w *admission) farEnded(ctx context.Context, err error) {
 }
 
 // endFar ends a pass, and waits for it.
-func (w *admission) endFar() {
+func (w *SlotWatch) endFar() {
 	if w.aside == nil {
 		return
 	}

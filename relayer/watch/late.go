@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
@@ -23,27 +22,13 @@ import (
 // noteEvery is how often the progress of a catch-up is written: a restart repeats what came after.
 const noteEvery = 5 * time.Second
 
-// admission catches up late escrows and adds them to the book. Its fields belong to the goroutine of the watch.
-type admission struct {
-	slotState
-
-	births bool // the ABI has EscrowCreated
-	// strangers of own slots have emitted under our topics and are not followed; nil unless all of them are known, since
-	// START_BLOCK. Where the ABI lacks EscrowCreated, they show which new escrows are older than their deployment.
-	strangers map[common.Address]bool
-	mine      map[int16]bool // the slots that are held
-	start     atomic.Int64   // first block of the chain; a pass over far escrows reads it
-	looked    time.Time      // for late escrows
-	skip      int64          // the next pass over far escrows begins here: nodes may lack what one that failed read
-}
-
 // lookAgain is how often late escrows are looked for without a hint: one that was registered above the cursor is late
 // once the cursor has passed it.
 const lookAgain = 10 * time.Second
 
 // find catches up the late escrows; those far behind are caught up beside the watch, and those of which something is
 // requested once it is served.
-func (w *admission) find(ctx context.Context) (err error) {
+func (w *SlotWatch) find(ctx context.Context) (err error) {
 	w.told, w.looked = false, time.Now()
 	defer func() { w.told = w.told || err != nil }()
 
@@ -73,7 +58,7 @@ func (w *admission) find(ctx context.Context) (err error) {
 const mostStrangers = 100_000
 
 // meet notes a contract that is not followed.
-func (w *admission) meet(stranger common.Address) {
+func (w *SlotWatch) meet(stranger common.Address) {
 	if w.strangers == nil || !w.mine[partition.Slot(stranger)] {
 		return
 	}
@@ -87,7 +72,7 @@ func (w *admission) meet(stranger common.Address) {
 // deployment: they were created earlier, and their events since START_BLOCK come after their
 // EscrowDeployed and before those read now. An escrow's events begin with its EscrowCreated; where
 // ESCROW_ABI lacks it, those were created earlier that had code before.
-func (w *admission) unborn(ctx context.Context, late []registry.Late, events []contract.Event) (back []registry.Late) {
+func (w *SlotWatch) unborn(ctx context.Context, late []registry.Late, events []contract.Event) (back []registry.Late) {
 	if len(late) == 0 {
 		return nil
 	}
@@ -115,7 +100,7 @@ func (w *admission) unborn(ctx context.Context, late []registry.Late, events []c
 
 // older returns the escrows that had code before the block of their deployment. Where no endpoint has the state of that
 // block, none is: the second reading finds what they have emitted.
-func (w *admission) older(ctx context.Context, late []registry.Late) (older []registry.Late) {
+func (w *SlotWatch) older(ctx context.Context, late []registry.Late) (older []registry.Late) {
 	requests := make([]chain.Request, len(late))
 	for i, l := range late {
 		requests[i] = chain.Request{Method: "eth_getCode", Params: []any{l.Address, hexutil.Uint64(l.Block - 1)}}
@@ -133,7 +118,7 @@ func (w *admission) older(ctx context.Context, late []registry.Late) (older []re
 
 // catchUp brings late escrows behind the cursor up to it: it reads their events from their
 // deployment on, and finally those of unborn ones from START_BLOCK on.
-func (w *admission) catchUp(ctx context.Context, late []registry.Late) error {
+func (w *SlotWatch) catchUp(ctx context.Context, late []registry.Late) error {
 	w.report(len(late))
 	defer w.report(0)
 	back, err := w.readUp(ctx, late, true)
@@ -145,15 +130,15 @@ func (w *admission) catchUp(ctx context.Context, late []registry.Late) error {
 }
 
 // readBack reads the events of unborn escrows before the cursor.
-func (w *admission) readBack(ctx context.Context, back []registry.Late) error {
+func (w *SlotWatch) readBack(ctx context.Context, back []registry.Late) error {
 	_, err := w.readUp(ctx, back, false)
 	return err
 }
 
 // readUp reads the events of late escrows before the cursor. With the last batch the cursor covers
 // the escrows, and they join the book. Unborn ones are left for back, where those are looked for.
-func (w *admission) readUp(ctx context.Context, late []registry.Late, unborn bool) (back []registry.Late, err error) {
-	c := catching{admission: w, at: w.at, to: w.at.Next - 1, late: late, leaves: unborn, store: w.storeRead}
+func (w *SlotWatch) readUp(ctx context.Context, late []registry.Late, unborn bool) (back []registry.Late, err error) {
+	c := catching{SlotWatch: w, at: w.at, to: w.at.Next - 1, late: late, leaves: unborn, store: w.storeRead}
 	if slices.MinFunc(late, byNext).Next() > c.to { // a pass over far escrows has read up to the cursor
 		err = w.store(ctx, ledger.SlotCommit{Epoch: w.held.Epoch, From: w.at, To: w.at,
 			Progress: progressOf(late, c.to, true)})
@@ -173,7 +158,7 @@ func (w *admission) readUp(ctx context.Context, late []registry.Late, unborn boo
 }
 
 // storeRead commits a batch of a catch-up.
-func (w *admission) storeRead(ctx context.Context, b *blocks, c ledger.SlotCommit) error {
+func (w *SlotWatch) storeRead(ctx context.Context, b *blocks, c ledger.SlotCommit) error {
 	c.Epoch, c.From, c.To = w.held.Epoch, w.at, w.at
 	traced, span := newSpans(w.cfg.Tracer, "late").blocks(ctx, b)
 	err := w.store(traced, c)
@@ -188,7 +173,7 @@ func (w *admission) storeRead(ctx context.Context, b *blocks, c ledger.SlotCommi
 // catching is the reading of the events of some late escrows, batch by batch. read changes late and
 // back.
 type catching struct {
-	*admission
+	*SlotWatch
 
 	at     ledger.Position // the cursor: what is read is of its branch
 	to     int64           // last block
@@ -286,7 +271,7 @@ func (c *catching) eventsOf(next nextBlocks, batch *chain.Batch) (events []contr
 // anchored verifies that the blocks read are on the branch of the cursor's block, both in one
 // answer of an endpoint: commits below the cursor meet no later check. A cursor without a hash
 // skips it.
-func (w *admission) anchored(ctx context.Context, at ledger.Position, read []ledger.Block) error {
+func (w *SlotWatch) anchored(ctx context.Context, at ledger.Position, read []ledger.Block) error {
 	if at.Hash == (common.Hash{}) {
 		return nil
 	}
@@ -362,7 +347,7 @@ func deployedIn(late []registry.Late, batch *chain.Batch) (in []registry.Late) {
 
 // filterOf is the filter for the logs of some escrows and for their deployments: by address, unless that takes too
 // many requests.
-func (w *admission) filterOf(late []registry.Late) *chain.Filter {
+func (w *SlotWatch) filterOf(late []registry.Late) *chain.Filter {
 	filter := &chain.Filter{Topics: w.cfg.ABI.Topics()}
 	if len(late) > w.cfg.Filters.oneRequest && !w.cfg.Filters.byAddresses() {
 		return filter

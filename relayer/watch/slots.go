@@ -19,16 +19,10 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
 )
 
-// SlotWatch commits the events of the escrows in this instance's slots.
-type SlotWatch struct {
-	admission
-}
-
 // NewSlotWatch returns a watch; Run starts it.
 func NewSlotWatch(cfg SlotConfig) *SlotWatch {
 	cfg.LateAtOnce, cfg.Near = cmp.Or(cfg.LateAtOnce, lateAtOnce), cmp.Or(cfg.Near, near)
-	w := &SlotWatch{}
-	w.cfg, w.births = cfg, slices.Contains(cfg.ABI.EventNames(), contract.Created)
+	w := &SlotWatch{cfg: cfg, births: slices.Contains(cfg.ABI.EventNames(), contract.Created)}
 	w.watcher = newWatcher(&w.cfg.Config, "slots")
 	w.status.Store(&SlotStatus{})
 
@@ -282,7 +276,7 @@ func (w *SlotWatch) advance(ctx context.Context, view chain.View, changed <-chan
 		to = min(to, uint64(w.at.Next+n-1))
 	}
 
-	line := &newSlotGathering(&w.admission, int64(view.Final), seen).line
+	line := &newSlotGathering(w, int64(view.Final), seen).line
 	err := w.read(ctx, line, w.at.Next, to, filter, changed)
 	if errors.As(err, new(*readError)) {
 		if w.cfg.Filters.Refused(ctx, filter, err, w.cfg.Log) {
@@ -297,7 +291,7 @@ func (w *SlotWatch) advance(ctx context.Context, view chain.View, changed <-chan
 
 // slotGathering is the stage of a slot watch during one reading.
 type slotGathering struct {
-	*admission
+	*SlotWatch
 	gathering
 
 	line  overlap // whose stage this is
@@ -306,8 +300,8 @@ type slotGathering struct {
 }
 
 // newSlotGathering begins at the position of the watch.
-func newSlotGathering(w *admission, final int64, seen *noise) *slotGathering {
-	g := &slotGathering{admission: w, gathering: gathering{final: final, ahead: w.at, since: time.Now()}, seen: seen}
+func newSlotGathering(w *SlotWatch, final int64, seen *noise) *slotGathering {
+	g := &slotGathering{SlotWatch: w, gathering: gathering{final: final, ahead: w.at, since: time.Now()}, seen: seen}
 	g.line.stage = g
 
 	return g

@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/ethereum/go-ethereum/common"
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/fusion-prime/escrow-relayer/partition"
@@ -52,38 +53,46 @@ type SlotStatus struct {
 	Since   time.Time // since when
 }
 
-// slotState is the position of a slot watch, and how it commits. Everything but status belongs to
-// the goroutine that runs the watch. held, book and at are read together at the start of a tenure;
-// then each successful commit moves at. While a commit runs, book assumes its success, and that of
-// what was gathered behind it.
-type slotState struct {
+// SlotWatch commits the events of the escrows in this instance's slots. Everything but status and start belongs to
+// the goroutine that runs it. held, book and at are read together at the start of a tenure; then each successful commit
+// moves at. While a commit runs, book assumes its success, and that of what was gathered behind it.
+type SlotWatch struct {
 	watcher
 
 	cfg    SlotConfig
 	status atomic.Pointer[SlotStatus]
 
-	held partition.Holding
-	book *book
-	at   ledger.Position // after the last successful commit
+	held  partition.Holding
+	mine  map[int16]bool // the slots that are held
+	book  *book
+	at    ledger.Position // after the last successful commit
+	start atomic.Int64    // first block of the chain; a pass over far escrows reads it
 
-	aside *far // the pass over far escrows; nil: none
+	told   bool      // there may be late escrows
+	looked time.Time // for late escrows
+	asked  bool      // there are requests to serve at once
+	open   bool      // as of the last commit, there is work without a new block
 
-	told  bool // there may be late escrows
-	asked bool // there are requests to serve at once
-	open  bool // as of the last commit, there is work without a new block
+	aside *far  // the pass over far escrows; nil: none
+	skip  int64 // the next one begins here: nodes may lack what one that failed read
+
+	births bool // the ABI has EscrowCreated
+	// strangers of own slots have emitted under our topics and are not followed; nil unless all of them are known, since
+	// START_BLOCK. Where the ABI lacks EscrowCreated, they show which new escrows are older than their deployment.
+	strangers map[common.Address]bool
 }
 
 // Status may be called from any goroutine.
-func (w *slotState) Status() SlotStatus { return *w.status.Load() }
+func (w *SlotWatch) Status() SlotStatus { return *w.status.Load() }
 
 // store commits, and handles the outcome.
-func (w *slotState) store(ctx context.Context, c ledger.SlotCommit) error {
+func (w *SlotWatch) store(ctx context.Context, c ledger.SlotCommit) error {
 	commit, ended := w.prepare(ctx, w.storing(c))
 	return ended(commit())
 }
 
 // storing is a commit of the slots.
-func (w *slotState) storing(c ledger.SlotCommit) storing {
+func (w *SlotWatch) storing(c ledger.SlotCommit) storing {
 	return storing{
 		from: c.From, to: c.To, events: c.Events,
 		store: func(ctx context.Context, checked ledger.Block) (ledger.Result, error) {
@@ -95,7 +104,7 @@ func (w *slotState) storing(c ledger.SlotCommit) storing {
 }
 
 // stored handles a successful commit.
-func (w *slotState) stored(ctx context.Context, c *ledger.SlotCommit, r *ledger.Result) {
+func (w *SlotWatch) stored(ctx context.Context, c *ledger.SlotCommit, r *ledger.Result) {
 	w.cfg.Metrics.stored(*r, c.Events, c.To.Next-c.From.Next)
 	if c.To.Next > c.From.Next && c.Time > 0 {
 		s := w.Status()
@@ -118,12 +127,12 @@ func (w *slotState) stored(ctx context.Context, c *ledger.SlotCommit, r *ledger.
 }
 
 // right is what the watch commits under.
-func (w *slotState) right() outbox.Right {
+func (w *SlotWatch) right() outbox.Right {
 	return outbox.Right{Epoch: w.held.Epoch, Generation: w.at.Generation}
 }
 
 // noteEndings records releases and refunds.
-func (w *slotState) noteEndings(events []contract.Event) {
+func (w *SlotWatch) noteEndings(events []contract.Event) {
 	for i := range events {
 		if e := &events[i]; e.Ends() {
 			w.book.end(e.Escrow, int64(e.BlockNumber))
@@ -133,7 +142,7 @@ func (w *slotState) noteEndings(events []contract.Event) {
 
 // noteReading records whether blocks can be read: an instance that its nodes block leaves its slots
 // to another.
-func (w *slotState) noteReading(ctx context.Context, err error) {
+func (w *SlotWatch) noteReading(ctx context.Context, err error) {
 	s := *w.status.Load()
 	switch {
 	case ctx.Err() != nil || (err == nil) == (s.Unread == nil):
@@ -148,7 +157,7 @@ func (w *slotState) noteReading(ctx context.Context, err error) {
 }
 
 // report publishes the position of the watch, and the number of escrows being caught up.
-func (w *slotState) report(late int) {
+func (w *SlotWatch) report(late int) {
 	s := *w.status.Load()
 	s.Next, s.Escrows = w.at.Next, 0
 	if w.book != nil {

@@ -18,7 +18,7 @@ func TestAJoiningEscrowIsInBothFilters(t *testing.T) {
 		abi, err := contract.New("", "")
 		require.NoError(t, err)
 		f := NewFilters(abi, registry.NewFollowed(), FilterAuto, 1000)
-		w := &admission{births: true}
+		w := &SlotWatch{births: true}
 		w.cfg.Filters, w.cfg.ABI, w.book = f, abi, newBook()
 		w.book.add(registry.Late{Address: common.Address{1}})
 		named := &f.heads
