@@ -143,7 +143,7 @@ func (w *FactoryWatch) advance(ctx context.Context, epoch int64, at *ledger.Posi
 	}
 
 	now := time.Now()
-	g := &factoryGathering{FactoryWatch: w, gathering: gathering{final: int64(view.Final), ahead: *at, since: now},
+	g := &factoryGathering{w: w, gathering: gathering{final: int64(view.Final), ahead: *at, since: now},
 		epoch: epoch, at: at, until: now.Add(w.cfg.BeatEvery)}
 
 	err = w.read(ctx, &overlap{stage: g}, at.Next, to, filter, nil)
@@ -156,16 +156,16 @@ func (w *FactoryWatch) advance(ctx context.Context, epoch int64, at *ledger.Posi
 
 // factoryGathering is the stage of a factory watch during one reading.
 type factoryGathering struct {
-	*FactoryWatch
 	gathering
 
+	w     *FactoryWatch
 	epoch int64
 	at    *ledger.Position // after the last successful commit
 	until time.Time        // when the leader must beat; reading continues at once
 }
 
 func (g *factoryGathering) waits(ended bool) bool {
-	return g.quiet.waits(&g.blocks, g.final, ended)
+	return g.w.quiet.waits(&g.blocks, g.final, ended)
 }
 
 // gather selects and decodes the factory's deployments. Other events of its ABI concern no escrow.
@@ -175,9 +175,9 @@ func (g *factoryGathering) gather(_ context.Context, batch *chain.Batch) (bool, 
 	}
 
 	came := time.Now()
-	events, err := decode(g.cfg.ABI, batch.Logs, true, func(l *types.Log) (common.Address, bool) {
-		return l.Address, g.cfg.Filters.followed.Has(l.Address, l.BlockNumber)
-	}, g.cfg.Metrics)
+	events, err := decode(g.w.cfg.ABI, batch.Logs, true, func(l *types.Log) (common.Address, bool) {
+		return l.Address, g.w.cfg.Filters.followed.Has(l.Address, l.BlockNumber)
+	}, g.w.cfg.Metrics)
 	if err != nil {
 		return false, err
 	}
@@ -195,11 +195,11 @@ func (g *factoryGathering) take(ctx context.Context) (commit func() error, ended
 	c := ledger.FactoryCommit{Epoch: g.epoch, From: was.from, To: was.to, Inside: was.inside, Time: was.time,
 		Events: was.events}
 
-	return g.prepareBlocks(ctx, &was.blocks, storing{
+	return g.w.prepareBlocks(ctx, &was.blocks, storing{
 		from: c.From, to: c.To, events: c.Events,
 		store: func(ctx context.Context, checked ledger.Block) (ledger.Result, error) {
 			c.Checked = checked
-			return g.cfg.Ledger.CommitFactory(ctx, c)
+			return g.w.cfg.Ledger.CommitFactory(ctx, c)
 		},
 		stored: func(ctx context.Context, r *ledger.Result) { g.stored(ctx, &c, r) },
 	})
@@ -207,11 +207,11 @@ func (g *factoryGathering) take(ctx context.Context) (commit func() error, ended
 
 // stored handles a successful commit.
 func (g *factoryGathering) stored(ctx context.Context, c *ledger.FactoryCommit, r *ledger.Result) {
-	g.cfg.Metrics.stored(*r, c.Events, 0)
+	g.w.cfg.Metrics.stored(*r, c.Events, 0)
 	*g.at = c.To
-	g.next.Store(c.To.Next)
+	g.w.next.Store(c.To.Next)
 	if len(c.Events) > 0 {
-		g.cfg.Log.DebugContext(ctx, "escrows discovered", slog.Int("escrows", len(c.Events)),
+		g.w.cfg.Log.DebugContext(ctx, "escrows discovered", slog.Int("escrows", len(c.Events)),
 			slog.Int64("block", c.To.Next-1))
 	}
 }

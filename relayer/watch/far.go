@@ -65,7 +65,7 @@ func (w *SlotWatch) startFar(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(chain.Later(ctx))
 	f := &far{cancel: cancel, turns: make(chan turn), ended: make(chan error, 1), late: len(late),
 		above: max(late[len(late)/2].Next(), late[0].Next()+1)}
-	c := &catching{SlotWatch: w, at: w.at, to: w.at.Next - 1, late: late, leaves: true, store: f.store, far: true}
+	c := &catching{w: w, at: w.at, to: w.at.Next - 1, late: late, leaves: true, store: f.store, far: true}
 	go func() { // endFar waits for it
 		err := f.run(ctx, c)
 		if err != nil {

@@ -138,7 +138,7 @@ func (w *SlotWatch) readBack(ctx context.Context, back []registry.Late) error {
 // readUp reads the events of late escrows before the cursor. With the last batch the cursor covers
 // the escrows, and they join the book. Unborn ones are left for back, where those are looked for.
 func (w *SlotWatch) readUp(ctx context.Context, late []registry.Late, unborn bool) (back []registry.Late, err error) {
-	c := catching{SlotWatch: w, at: w.at, to: w.at.Next - 1, late: late, leaves: unborn, store: w.storeRead}
+	c := catching{w: w, at: w.at, to: w.at.Next - 1, late: late, leaves: unborn, store: w.storeRead}
 	if slices.MinFunc(late, byNext).Next() > c.to { // a pass over far escrows has read up to the cursor
 		err = w.store(ctx, ledger.SlotCommit{Epoch: w.held.Epoch, From: w.at, To: w.at,
 			Progress: progressOf(late, c.to, true)})
@@ -173,8 +173,7 @@ func (w *SlotWatch) storeRead(ctx context.Context, b *blocks, c ledger.SlotCommi
 // catching is the reading of the events of some late escrows, batch by batch. read changes late and
 // back.
 type catching struct {
-	*SlotWatch
-
+	w      *SlotWatch
 	at     ledger.Position // the cursor: what is read is of its branch
 	to     int64           // last block
 	late   []registry.Late
@@ -189,11 +188,11 @@ func (c *catching) read(ctx context.Context) error {
 	next := nextOf(c.late)
 	from := slices.MinFunc(c.late, byNext).Next()
 	since, noted := time.Now(), time.Time{}
-	filter := c.filterOf(c.late)
+	filter := c.w.filterOf(c.late)
 	var read []ledger.Block // the last block of each batch since the last commit
-	for batch, err := range c.cfg.Source.Read(ctx, uint64(from), uint64(c.to), filter) {
+	for batch, err := range c.w.cfg.Source.Read(ctx, uint64(from), uint64(c.to), filter) {
 		if err != nil {
-			c.cfg.Filters.Refused(ctx, filter, err, c.cfg.Log) // the next try names them
+			c.w.cfg.Filters.Refused(ctx, filter, err, c.w.cfg.Log) // the next try names them
 
 			return &readError{err}
 		}
@@ -210,7 +209,7 @@ func (c *catching) read(ctx context.Context) error {
 		}
 
 		if c.leaves {
-			some := c.unborn(ctx, deployedIn(c.late, &batch), events)
+			some := c.w.unborn(ctx, deployedIn(c.late, &batch), events)
 			c.back, c.late, events = append(c.back, some...), next.without(some, c.late), next.keep(events)
 		}
 
@@ -227,7 +226,7 @@ func (c *catching) read(ctx context.Context) error {
 			continue
 		}
 
-		if err := c.anchored(ctx, c.at, read); err != nil {
+		if err := c.w.anchored(ctx, c.at, read); err != nil {
 			return err
 		}
 
@@ -245,9 +244,9 @@ func (c *catching) read(ctx context.Context) error {
 // deploy and does not: whether there are such escrows the second reading will tell.
 func (c *catching) eventsOf(next nextBlocks, batch *chain.Batch) (events []contract.Event, unseen []registry.Late,
 	err error) {
-	factories := c.cfg.Filters.followed.Addresses()
+	factories := c.w.cfg.Filters.followed.Addresses()
 	known := func(l *types.Log) bool { return slices.Contains(factories, l.Address) }
-	deployed, err := deployments(&c.cfg, batch, known, func(e *contract.Event) bool {
+	deployed, err := deployments(&c.w.cfg, batch, known, func(e *contract.Event) bool {
 		l, late := next[e.Escrow]
 		return late && l.Block == int64(e.BlockNumber) && l.LogIndex == int32(e.LogIndex)
 	})
@@ -258,12 +257,12 @@ func (c *catching) eventsOf(next nextBlocks, batch *chain.Batch) (events []contr
 	for _, l := range deployedIn(c.late, batch) {
 		if !l.Announced && !shown(deployed, l.Block, l.LogIndex) {
 			unseen = append(unseen, l)
-			c.cfg.Log.Warn("the leader has registered an escrow whose EscrowDeployed is not on the chain as this instance reads it",
+			c.w.cfg.Log.Warn("this instance does not see the EscrowDeployed of an escrow that the leader has registered",
 				slog.String("escrow", l.Address.Hex()), slog.Int64("block", l.Block))
 		}
 	}
 
-	others, err := decode(c.cfg.ABI, batch.Logs, false, next.emitted, c.cfg.Metrics)
+	others, err := decode(c.w.cfg.ABI, batch.Logs, false, next.emitted, c.w.cfg.Metrics)
 
 	return append(deployed, others...), unseen, err
 }

@@ -291,9 +291,9 @@ func (w *SlotWatch) advance(ctx context.Context, view chain.View, changed <-chan
 
 // slotGathering is the stage of a slot watch during one reading.
 type slotGathering struct {
-	*SlotWatch
 	gathering
 
+	w     *SlotWatch
 	line  overlap // whose stage this is
 	seen  *noise  // that learns from the batches
 	later bool    // late escrows wait for the end of this reading: they could not be read
@@ -301,14 +301,14 @@ type slotGathering struct {
 
 // newSlotGathering begins at the position of the watch.
 func newSlotGathering(w *SlotWatch, final int64, seen *noise) *slotGathering {
-	g := &slotGathering{SlotWatch: w, gathering: gathering{final: final, ahead: w.at, since: time.Now()}, seen: seen}
+	g := &slotGathering{w: w, gathering: gathering{final: final, ahead: w.at, since: time.Now()}, seen: seen}
 	g.line.stage = g
 
 	return g
 }
 
 func (g *slotGathering) waits(ended bool) bool {
-	return g.quiet.waits(&g.blocks, g.final, ended)
+	return g.w.quiet.waits(&g.blocks, g.final, ended)
 }
 
 // gather lets the escrows join that are deployed in a batch, and selects and decodes the logs of
@@ -318,8 +318,8 @@ func (g *slotGathering) gather(ctx context.Context, batch *chain.Batch) (bool, e
 		return false, &reorgError{g.ahead}
 	}
 
-	g.noteReading(ctx, nil)
-	came, version := time.Now(), g.book.version
+	g.w.noteReading(ctx, nil)
+	came, version := time.Now(), g.w.book.version
 	if err := g.lookBehind(ctx); err != nil {
 		return false, err
 	}
@@ -329,7 +329,7 @@ func (g *slotGathering) gather(ctx context.Context, batch *chain.Batch) (bool, e
 		return false, err
 	}
 
-	if batch.Filter.Addresses != nil && g.book.version != version {
+	if batch.Filter.Addresses != nil && g.w.book.version != version {
 		return false, nil // the batch was read without the escrows that have just joined
 	}
 
@@ -338,15 +338,15 @@ func (g *slotGathering) gather(ctx context.Context, batch *chain.Batch) (bool, e
 		return false, err
 	}
 
-	if !g.quiet.again(batch) {
-		g.cfg.Filters.learn(g.seen, batch, foreign)
+	if !g.w.quiet.again(batch) {
+		g.w.cfg.Filters.learn(g.seen, batch, foreign)
 	}
 
 	events = g.join(ctx, batch, joining, deployed, events)
 	g.addBatch(batch, came, events)
-	g.noteEndings(events)
-	g.book.forget(g.final)
-	anew := batch.Filter.Addresses != nil && g.book.version != version || g.cfg.Filters.turned(g.seen, batch.Filter)
+	g.w.noteEndings(events)
+	g.w.book.forget(g.final)
+	anew := batch.Filter.Addresses != nil && g.w.book.version != version || g.w.cfg.Filters.turned(g.seen, batch.Filter)
 
 	return !anew, nil
 }
@@ -356,22 +356,22 @@ func (g *slotGathering) gather(ctx context.Context, batch *chain.Batch) (bool, e
 func (g *slotGathering) emitted(batch *chain.Batch, joining []registry.Late) (events []contract.Event, foreign int,
 	err error) {
 	due := nextOf(joining)
-	events, err = decode(g.cfg.ABI, batch.Logs, false, func(l *types.Log) (common.Address, bool) {
+	events, err = decode(g.w.cfg.ABI, batch.Logs, false, func(l *types.Log) (common.Address, bool) {
 		if late, joins := due[l.Address]; joins {
 			return late.Factory, true
 		}
 
-		if g.book.has(l.Address) {
-			return g.book.factory(l.Address), true
+		if g.w.book.has(l.Address) {
+			return g.w.book.factory(l.Address), true
 		}
 
-		if !g.cfg.Filters.followed.Deploys(l.Address, l.BlockNumber) {
+		if !g.w.cfg.Filters.followed.Deploys(l.Address, l.BlockNumber) {
 			foreign++
-			g.meet(l.Address)
+			g.w.meet(l.Address)
 		}
 
 		return common.Address{}, false
-	}, g.cfg.Metrics)
+	}, g.w.cfg.Metrics)
 
 	return events, foreign, err
 }
@@ -380,12 +380,12 @@ func (g *slotGathering) emitted(batch *chain.Batch, joining []registry.Late) (ev
 // stored. Where they cannot be read, they hold up no block.
 func (g *slotGathering) lookBehind(ctx context.Context) error {
 	select {
-	case <-g.cfg.Discovered:
-		g.told = true
+	case <-g.w.cfg.Discovered:
+		g.w.told = true
 	default:
 	}
 
-	if !g.told || g.later {
+	if !g.w.told || g.later {
 		return nil
 	}
 
@@ -393,9 +393,9 @@ func (g *slotGathering) lookBehind(ctx context.Context) error {
 		return err
 	}
 
-	err := g.find(ctx)
+	err := g.w.find(ctx)
 	if g.later = errors.As(err, new(*readError)); g.later {
-		g.cfg.Log.Log(ctx, g.level(err), "late escrows not caught up, trying again", slog.Any("err", err))
+		g.w.cfg.Log.Log(ctx, g.w.level(err), "late escrows not caught up, trying again", slog.Any("err", err))
 		return nil
 	}
 
@@ -407,14 +407,14 @@ func (g *slotGathering) lookBehind(ctx context.Context) error {
 // out.
 func (g *slotGathering) deployed(ctx context.Context, batch *chain.Batch) (events []contract.Event,
 	joining []registry.Late, err error) {
-	followed := func(l *types.Log) bool { return g.cfg.Filters.followed.Deploys(l.Address, l.BlockNumber) }
-	mine := func(e *contract.Event) bool { return g.mine[partition.Slot(e.Escrow)] }
-	events, err = deployments(&g.cfg, batch, followed, mine)
+	followed := func(l *types.Log) bool { return g.w.cfg.Filters.followed.Deploys(l.Address, l.BlockNumber) }
+	mine := func(e *contract.Event) bool { return g.w.mine[partition.Slot(e.Escrow)] }
+	events, err = deployments(&g.w.cfg, batch, followed, mine)
 	if err != nil || len(events) == 0 {
 		return nil, nil, err
 	}
 
-	known, err := g.cfg.Ledger.Known(ctx, events)
+	known, err := g.w.cfg.Ledger.Known(ctx, events)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -430,7 +430,7 @@ func (g *slotGathering) deployed(ctx context.Context, batch *chain.Batch) (event
 			known[e.Escrow] = ledger.Registration{At: e.Place()}
 		}
 
-		if !g.book.has(e.Escrow) && (!is || was.At == e.Place()) {
+		if !g.w.book.has(e.Escrow) && (!is || was.At == e.Place()) {
 			joining = append(joining, registry.Late{Address: e.Escrow, Block: int64(e.BlockNumber),
 				Monitored: int64(e.BlockNumber) - 1, Factory: e.Factory})
 		}
@@ -448,31 +448,31 @@ func (g *slotGathering) join(ctx context.Context, batch *chain.Batch, joining []
 	var apart []registry.Late
 	switch {
 	case batch.Filter.Addresses != nil:
-		apart, g.strangers = joining, nil // it does not show strangers
-	case int64(batch.From) <= g.start.Load():
-	case g.strangers != nil:
+		apart, g.w.strangers = joining, nil // it does not show strangers
+	case int64(batch.From) <= g.w.start.Load():
+	case g.w.strangers != nil:
 		for _, l := range joining {
-			if g.strangers[l.Address] {
+			if g.w.strangers[l.Address] {
 				apart = append(apart, l)
 			}
 		}
 	default:
-		apart = g.unborn(ctx, joining, events)
+		apart = g.w.unborn(ctx, joining, events)
 	}
 
 	late := nextOf(apart)
 	isLate := func(a common.Address) bool { _, is := late[a]; return is }
 	for _, l := range joining {
 		if isLate(l.Address) {
-			g.late, g.told = append(g.late, l.Address), true
+			g.late, g.w.told = append(g.late, l.Address), true
 		} else {
-			g.book.add(l)
+			g.w.book.add(l)
 		}
 	}
 
-	for _, l := range g.book.aheadIn(batch.From, batch.To) {
+	for _, l := range g.w.book.aheadIn(batch.From, batch.To) {
 		if !shown(deployed, l.Block, l.LogIndex) {
-			g.late, g.told = append(g.late, l.Address), true
+			g.late, g.w.told = append(g.late, l.Address), true
 		}
 	}
 
@@ -483,14 +483,14 @@ func (g *slotGathering) join(ctx context.Context, batch *chain.Batch, joining []
 func (g *slotGathering) take(ctx context.Context) (commit func() error, ended func(error) error) {
 	was := g.group
 	g.group = group{}
-	commit, committed := g.prepareBlocks(ctx, &was.blocks, g.storing(ledger.SlotCommit{
-		Epoch: g.held.Epoch, From: was.from, To: was.to, Inside: was.inside, Time: was.time, Late: was.late,
+	commit, committed := g.w.prepareBlocks(ctx, &was.blocks, g.w.storing(ledger.SlotCommit{
+		Epoch: g.w.held.Epoch, From: was.from, To: was.to, Inside: was.inside, Time: was.time, Late: was.late,
 		Events: was.events,
 	}))
 
 	return commit, func(err error) error {
 		if err = committed(err); err == nil {
-			g.report(0)
+			g.w.report(0)
 		}
 
 		return err
