@@ -10,7 +10,6 @@ import (
 	"log/slog"
 	"net/http"
 	"syscall"
-	"time"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/common/hexutil"
@@ -22,12 +21,7 @@ import (
 const (
 	maxAtOnce = 256 // requests of each method that need the database; more are told to come back
 
-	// smallBody is what a body may hold without a place: a command with the longest texts has 3 KiB.
-	smallBody = 8 << 10
-	// maxLarge is how many longer bodies are held at once, 8 MiB in all; more are told to come back.
-	maxLarge = 32
-	// readWithin is how long a longer body may take, so that slow ones give their places back.
-	readWithin = 10 * time.Second
+	maxCancellation = 1 << 10 // bytes of the body of a cancellation: a signature has 132 characters
 )
 
 // problem is a refusal, as the client reads it.
@@ -41,16 +35,17 @@ type result struct {
 
 // Handler serves POST /commands and GET /commands/{id}.
 func (i *Intake) Handler() http.Handler {
-	posts, gets, large := make(places, maxAtOnce), make(places, maxAtOnce), make(places, maxLarge)
+	posts, gets := make(places, maxAtOnce), make(places, maxAtOnce)
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /commands", func(w http.ResponseWriter, r *http.Request) {
-		// The body first: one that comes slowly takes no place from the others.
-		readBody(w, r, large, func(body []byte) {
+		readBody(w, r, command.MaxBytes, func(body []byte) {
 			posts.serve(w, "too many requests at once; send up to 100 commands in one", func() { i.post(w, r, body) })
 		})
 	})
 	mux.HandleFunc("POST /commands/{id}/cancel", func(w http.ResponseWriter, r *http.Request) {
-		posts.serve(w, "too many requests at once", func() { i.cancel(w, r) })
+		readBody(w, r, maxCancellation, func(body []byte) {
+			posts.serve(w, "too many requests at once", func() { i.cancel(w, r, body) })
+		})
 	})
 	mux.HandleFunc("GET /commands/{id}", func(w http.ResponseWriter, r *http.Request) {
 		gets.serve(w, "too many requests at once", func() { i.get(w, r) })
@@ -74,43 +69,24 @@ func (p places) serve(w http.ResponseWriter, none string, f func()) {
 	}
 }
 
-// readBody calls f with what was posted, or answers why it is not taken. A body that is longer than smallBody
-// has a place of large until f returns.
-func readBody(w http.ResponseWriter, r *http.Request, large places, f func(body []byte)) {
-	from := http.MaxBytesReader(w, r.Body, command.MaxBytes)
-	body, err := io.ReadAll(io.LimitReader(from, smallBody))
-	if err != nil || len(body) < smallBody {
-		checkBody(w, body, err, f)
-		return
-	}
-
-	large.serve(w, "too many long messages at once", func() {
-		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(readWithin)) // a test's recorder has none
-		rest, err := io.ReadAll(from)
-		checkBody(w, append(body, rest...), err, f)
-	})
-}
-
-func checkBody(w http.ResponseWriter, body []byte, err error, f func(body []byte)) {
-	if _, tooLarge := errors.AsType[*http.MaxBytesError](err); tooLarge {
+// readBody calls f with what was posted, or answers why it is not taken. It comes before a place is taken, so one that
+// comes slowly takes none from the others. How long that may take, and how much is held of all, is web.Gate's.
+func readBody(w http.ResponseWriter, r *http.Request, most int64, f func(body []byte)) {
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, most))
+	_, tooLarge := errors.AsType[*http.MaxBytesError](err)
+	switch {
+	case tooLarge:
 		writeProblem(w, problem{Status: http.StatusRequestEntityTooLarge, Code: command.CodeTooLarge,
-			Detail: "a message may have 256 KiB"})
-		return
-	}
-
-	if errors.Is(err, syscall.ENOBUFS) { // as web.Gate says it
+			Detail: fmt.Sprintf("this message may have %d bytes", most)})
+	case errors.Is(err, syscall.ENOBUFS): // as web.Gate says it
 		w.Header().Set("Retry-After", "1")
 		writeProblem(w, problem{Status: http.StatusServiceUnavailable, Detail: "too many bodies at once"})
-		return
-	}
-
-	if err != nil {
+	case err != nil:
 		writeProblem(w, problem{Status: http.StatusBadRequest, Code: command.CodeMalformed,
 			Detail: "the body could not be read"})
-		return
+	default:
+		f(body)
 	}
-
-	f(body)
 }
 
 func (i *Intake) post(w http.ResponseWriter, r *http.Request, body []byte) {
@@ -199,19 +175,15 @@ func idOf(w http.ResponseWriter, r *http.Request) (id common.Hash, ok bool) {
 	return common.BytesToHash(raw), true
 }
 
-// maxCancellation is how long the body of a cancellation may be: a signature has 132 characters.
-const maxCancellation = 1 << 10
-
 // cancel gives a command up for its requester, if nothing was signed for it.
-func (i *Intake) cancel(w http.ResponseWriter, r *http.Request) {
+func (i *Intake) cancel(w http.ResponseWriter, r *http.Request, body []byte) {
 	id, ok := idOf(w, r)
 	if !ok {
 		return
 	}
 
 	var c command.Cancellation
-	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(readWithin)) // a test's recorder has none
-	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxCancellation)).Decode(&c); err != nil {
+	if err := json.Unmarshal(body, &c); err != nil {
 		writeProblem(w, problem{Status: http.StatusBadRequest, Code: command.CodeMalformed,
 			Detail: "the body must be a JSON object with the field signature"})
 		return

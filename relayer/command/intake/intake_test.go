@@ -417,13 +417,14 @@ func TestSlowBodiesTakeNoSlots(t *testing.T) {
 	t.Parallel()
 	f := setup(t)
 	handler := f.in.Handler()
-	const slow = 256
+	const slow = 2 * 256
 	begun, release := make(chan struct{}), make(chan struct{})
 	var wg sync.WaitGroup
-	for range slow {
+	for i := range slow {
+		path := []string{"/commands", "/commands/" + common.Hash{1}.Hex() + "/cancel"}[i%2]
 		wg.Go(func() {
 			handler.ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(context.Background(), http.MethodPost,
-				"/commands", &slowBody{begun, release}))
+				path, &slowBody{begun, release}))
 		})
 	}
 
@@ -435,38 +436,6 @@ func TestSlowBodiesTakeNoSlots(t *testing.T) {
 	close(release)
 	wg.Wait()
 	require.Equal(t, 202, status, "%v", got)
-}
-
-// Bodies that come slowly hold little memory: long ones are bounded in number, and those of single commands
-// are read beside them.
-func TestLongBodiesAreBounded(t *testing.T) {
-	t.Parallel()
-	f := setup(t)
-	handler := f.in.Handler()
-	const most = 32
-	begun, release := make(chan struct{}), make(chan struct{})
-	var wg sync.WaitGroup
-	long := func() io.Reader {
-		return io.MultiReader(strings.NewReader(strings.Repeat(" ", 9<<10)), &slowBody{begun, release})
-	}
-	for range most {
-		wg.Go(func() {
-			handler.ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(context.Background(), http.MethodPost,
-				"/commands", long()))
-		})
-	}
-
-	for range most {
-		<-begun
-	}
-
-	w := httptest.NewRecorder()
-	handler.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/commands", long()))
-	require.Equal(t, 429, w.Code)
-	status, got := hand(t, handler, body(t, f.signed(nil)))
-	require.Equal(t, 202, status, "%v", got)
-	close(release)
-	wg.Wait()
 }
 
 // A requester gives up what it has asked for and nothing is signed for: with its signature, and no other one.
