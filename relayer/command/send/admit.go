@@ -259,18 +259,26 @@ func (t *triage) known(w *waiting, args *command.CreateArgs) bool {
 	return true
 }
 
-// tried decides what a simulation decides.
+// tried decides what a simulation decides. One node's word ends no command, nor keeps it for ever: where nodes differ
+// it waits, since one may be behind, and after some looks goes by the one with which it does not fail; where none says
+// so, those that do not answer are waited for as long.
 func (t *triage) tried(w *waiting, c Call, r Simulation) {
+	if r.Otherwise != nil && w.failed() >= patience {
+		r = *r.Otherwise
+	}
+
+	r.AtHead = r.AtHead || r.Doubted && w.failed() < patience // neither is final
 	made := common.BytesToAddress(r.Output)
 	switch elsewhere := w.Kind == command.Create && made != w.Escrow; {
 	case r.Failed != nil:
 		t.hold(w, command.CodeReverts, storable("no node could try it: "+r.Failed.Error(), maxReason))
 		return
 	case r.Reverts != nil:
-		t.reverts(w, r.Reverts, r.AtHead)
+		t.reverts(w, r)
 		return
 	case r.Gas > maxGas:
-		t.reverts(w, &Revert{Reason: fmt.Sprintf("it needs %d gas, and a transaction may have %d", r.Gas, maxGas)}, true)
+		r.Reverts = &Revert{Reason: fmt.Sprintf("it needs %d gas, and a transaction may have %d", r.Gas, maxGas)}
+		t.reverts(w, r)
 		return
 	case elsewhere && len(r.Output) == 0:
 		t.hold(w, command.CodeUnknownEscrow, "the factory is not deployed at the newest final block")
@@ -308,13 +316,13 @@ func (t *triage) tried(w *waiting, c Call, r Simulation) {
 // reverts decides on a command with a call that fails. A keeper's ends at once, for the pause of selectDue: its answer
 // is of use to no requester, and a payee that refuses ether must hold neither the escrow nor the keeper's budget. It
 // waits where the account cannot pay: at the head a node tries it for its price, and says that in words of its own.
-func (t *triage) reverts(w *waiting, r *Revert, atHead bool) {
-	reason := storable(r.Reason, maxReason)
-	poor := atHead && t.funds.Cmp(t.fees.first().worst(gasLimit(command.Release, 64_000))) < 0 // about its estimate
+func (t *triage) reverts(w *waiting, r Simulation) {
+	reason := storable(r.Reverts.Reason, maxReason)
+	poor := r.AtHead && t.funds.Cmp(t.fees.first().worst(gasLimit(command.Release, 64_000))) < 0 // about its estimate
 	switch {
-	case w.Requester == KeeperName && !poor:
+	case w.Requester == KeeperName && !poor && r.Otherwise == nil:
 		t.refuse(w, command.CodeReverts, reason)
-	case r.Unauthorised && !atHead:
+	case r.Reverts.Unauthorised && !r.AtHead:
 		t.refuseAt(w, command.CodeUnauthorised, reason)
 	default:
 		t.hold(w, command.CodeReverts, reason)

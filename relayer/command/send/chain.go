@@ -1,6 +1,7 @@
 package send
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -42,17 +43,18 @@ type Chain interface {
 	// Look reads an account. With everyone it asks all nodes: for the highest nonces that any knows, and the lowest
 	// one after the target.
 	Look(ctx context.Context, account common.Address, target uint64, everyone bool) (Look, error)
-	// Simulate runs calls at the target, and at the head, where their gas is estimated. ErrBranch: the node that
-	// answers is on another branch.
+	// Simulate runs calls at the target, and at the head, where their gas is estimated. Of what fails at one node every
+	// other one is asked. ErrBranch: the node that answers is on another branch.
 	Simulate(ctx context.Context, target Block, calls []Call) ([]Simulation, error)
 	Fees(ctx context.Context) (Fees, error)
 	// Receipts are those of transactions that are in blocks up to the target, as nodes of its branch say, which is no
 	// proof. Of each set there should be one: a node that has none is no answer, and the next one is asked. ErrBranch:
 	// the nodes that answer are on another branch. A target without a hash is of any branch.
 	Receipts(ctx context.Context, target Block, sets [][]common.Hash) (map[common.Hash]*Receipt, error)
-	// Confirm makes sure that a receipt's block is the chain's, and that each node that has the target and answers gives
-	// the same receipt.
-	Confirm(ctx context.Context, target Block, r *Receipt) error
+	// Confirm says which receipts are not of the chain's block, or not what each node gives that has the target; errSilent:
+	// one does not say. Of the fees that nodes tell of it takes the highest: what one of them understates would be spent
+	// twice.
+	Confirm(ctx context.Context, target Block, receipts map[common.Hash]*Receipt) (refuted map[common.Hash]error)
 	// Find is an account's transaction with a nonce that is used, in a block of the branch above `after` and up to the
 	// target; without a hash: it is proved that there is none; nil: it cannot be known, or is too far below the target.
 	Find(ctx context.Context, account common.Address, nonce, after uint64, target Block) (*Transaction, error)
@@ -81,6 +83,7 @@ type Call struct {
 	Data     []byte
 	Value    *big.Int
 	Cap, Tip *big.Int // per gas, as it will be offered: at the head the call is tried for it; nil: for nothing
+	Returns  []byte   // what it has to return; nil: whatever
 }
 
 // Simulation is what a call would do.
@@ -90,6 +93,21 @@ type Simulation struct {
 	Reverts *Revert // nil: it succeeds
 	Failed  error   // no node could try it; then the rest says nothing
 	AtHead  bool    // it was tried at the head, or reverts only there: what makes it so is not final
+	// Of what fails. Doubted: not every node says the same of it. Otherwise is what one says with which it does not
+	// fail; nil: none.
+	Doubted   bool
+	Otherwise *Simulation
+}
+
+// fails reports whether a call is of no use as it was tried.
+func (s *Simulation) fails(c *Call) bool {
+	return s.Reverts != nil || s.Gas > maxGas || c.Returns != nil && !bytes.Equal(s.Output, c.Returns)
+}
+
+// same reports whether two nodes say the same of a call that fails.
+func (s *Simulation) same(other *Simulation) bool {
+	return s.AtHead == other.AtHead && bytes.Equal(s.Output, other.Output) &&
+		(s.Reverts == nil) == (other.Reverts == nil) && (s.Reverts == nil || *s.Reverts == *other.Reverts)
 }
 
 // Receipt of a transaction.
@@ -106,6 +124,9 @@ type Receipt struct {
 type Log struct {
 	Address common.Address `json:"address"`
 }
+
+// errSilent means that a node does not say what it makes of another one's answer.
+var errSilent = errors.New("not every endpoint answers")
 
 // ErrBranch means that a node is on another branch than the one that is asked about.
 var ErrBranch = errors.New("the node is on another branch of the chain")

@@ -6,17 +6,20 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"math/big"
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/common/hexutil"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/chain"
+	"github.com/fusion-prime/escrow-relayer/relayer/column"
 )
 
 // Caller reaches the nodes: a *source.Source.
@@ -27,6 +30,7 @@ type Caller interface {
 	CallEach(ctx context.Context, method string, params ...any) ([]chain.Answer, error)
 	Canonical(ctx context.Context, n uint64, known common.Hash) (chain.Header, error)
 	Offer(ctx context.Context, raw []byte) error
+	Endpoints() []chain.EndpointStatus
 }
 
 // Nodes is a Chain behind JSON-RPC. The fees, which are the same for every sender, are asked for once per view.
@@ -230,27 +234,67 @@ func (n *Nodes) account(ctx context.Context, account common.Address, target uint
 	return nil
 }
 
-// everyNonce adds what every node that answers says of an account's nonces. All is asked at once: a node may hang.
-func (n *Nodes) everyNonce(ctx context.Context, account common.Address, target uint64, look *Look) error {
-	tags := []any{"latest", "pending", hexutil.Uint64(target)}
-	said := make([][]chain.Answer, len(tags))
+// each puts questions to every endpoint, many at once: one may hang. The answers are by question, and of each in the
+// order of the endpoints.
+func (n *Nodes) each(ctx context.Context, all ...*question) ([][]chain.Answer, error) {
+	said := make([][]chain.Answer, len(all))
 	g, ctx := errgroup.WithContext(ctx)
-	for i, at := range tags {
+	g.SetLimit(requestsAtOnce)
+	for i, q := range all {
 		g.Go(func() (err error) {
-			said[i], err = n.caller.CallEach(ctx, transactionCount, account, at)
+			said[i], err = n.caller.CallEach(ctx, q.Method, q.Params...)
 			return err
 		})
 	}
 
-	if err := g.Wait(); err != nil {
-		return err
+	return said, g.Wait()
+}
+
+// othersWithin is how long the endpoints may take to say what they make of another one's answer: a round waits no longer
+// for those that hang.
+const othersWithin = 2 * time.Second
+
+// others has every endpoint say something about a block, and with it which block it has there: those that do not have
+// that block, or do not answer in time, say nothing, which is an error in what they say. A single endpoint is not asked
+// again.
+func (n *Nodes) others(ctx context.Context, at any, branch Block, all ...*question) [][]chain.Answer {
+	if len(all) == 0 || len(n.caller.Endpoints()) == 1 {
+		return make([][]chain.Answer, len(all))
 	}
 
+	ctx, cancel := context.WithTimeout(ctx, othersWithin)
+	defer cancel()
+	said, _ := n.each(ctx, append(all, about(nil, "eth_getBlockByNumber", at, false))...)
+	shown := said[len(all)]
+	for i := range shown {
+		if h, err := decode[*header](shown[i]); err != nil || !branch.is(h) {
+			for _, answers := range said {
+				answers[i].Err = cmp.Or(err, branch.elsewhere())
+			}
+		}
+	}
+
+	return said[:len(all)]
+}
+
+// decode is what an endpoint's answer is, or why it has none.
+func decode[T any](a chain.Answer) (to T, err error) {
+	if err = a.Err; err == nil {
+		err = json.Unmarshal(a.Result, &to)
+	}
+
+	return to, err
+}
+
+// everyNonce adds what every node that answers says of an account's nonces.
+func (n *Nodes) everyNonce(ctx context.Context, account common.Address, target uint64, look *Look) error {
+	all, err := n.each(ctx, about(nil, transactionCount, account, "latest"),
+		about(nil, transactionCount, account, "pending"), about(nil, transactionCount, account, hexutil.Uint64(target)))
 	look.Agreed = true
-	for i, answers := range said {
+	for i, answers := range all {
 		for _, a := range answers {
-			var said quantity
-			if a.Err != nil || json.Unmarshal(a.Result, &said) != nil {
+			said, err := decode[quantity](a)
+			if err != nil {
 				look.Silent, look.Agreed = look.Silent || i == 0, look.Agreed && i != 2
 				continue
 			}
@@ -270,7 +314,7 @@ func (n *Nodes) everyNonce(ctx context.Context, account common.Address, target u
 		}
 	}
 
-	return nil
+	return err
 }
 
 // callsAtOnce is how many calls are tried in one request.
@@ -362,13 +406,46 @@ func (n *Nodes) try(ctx context.Context, target *Block, calls []Call, all []Simu
 		return err
 	}
 
+	var g errgroup.Group
 	for i := range calls {
-		then, now := reverted(tried[i].err), reverted(estimated[i].err)
-		all[i] = Simulation{Reverts: cmp.Or(then, now), Output: outputs[i], Gas: gas[i].uint64(),
-			AtHead: target == nil || then == nil && now != nil}
+		all[i] = simulated(tried[i].err, estimated[i].err, outputs[i], gas[i], target == nil)
+		if all[i].fails(&calls[i]) {
+			g.Go(func() error {
+				n.doubt(ctx, target, tried[i], estimated[i], &calls[i], &all[i])
+				return nil
+			})
+		}
 	}
 
-	return nil
+	return g.Wait()
+}
+
+// simulated is what a node says of a call, and of its gas at the head.
+func simulated(tried, estimated error, output []byte, gas quantity, atHead bool) Simulation {
+	then, now := reverted(tried), reverted(estimated)
+
+	return Simulation{Reverts: cmp.Or(then, now), Output: output, Gas: gas.uint64(),
+		AtHead: atHead || then == nil && now != nil}
+}
+
+// doubt asks every endpoint about a call that fails at one of them.
+func (n *Nodes) doubt(ctx context.Context, target *Block, tried, estimated *question, c *Call, s *Simulation) {
+	branch := Block{}
+	if target != nil {
+		branch = *target
+	}
+
+	said := n.others(ctx, tried.Params[1], branch, tried, estimated)
+	for i := range said[0] {
+		output, then := decode[hexutil.Bytes](said[0][i])
+		gas, now := decode[quantity](said[1][i])
+		switch other := simulated(then, now, output, gas, target == nil); {
+		case !other.fails(c):
+			s.Doubted, s.Otherwise = true, &other
+		case !other.same(s):
+			s.Doubted = true
+		}
+	}
 }
 
 // sharedFees are those of one view: the first sender that wants them asks, and the others wait for its answer.
@@ -496,42 +573,69 @@ func (n *Nodes) Receipts(ctx context.Context, target Block, sets [][]common.Hash
 func receiptOf(hash common.Hash, most uint64, all map[common.Hash]*Receipt) *question {
 	var r *receipt
 	return about(&r, "eth_getTransactionReceipt", hash).checked(func() error {
-		switch {
-		case r == nil:
-		case r.TransactionHash != hash || r.BlockNumber == nil || r.Status == nil || r.Status.uint64() > 1:
-			return fmt.Errorf("the receipt of %s: the answer is not one", hash)
-		case all[hash] == nil && r.BlockNumber.uint64() <= most:
-			paid := new(big.Int).Mul(r.EffectiveGasPrice.big(), r.GasUsed.big())
-			all[hash] = &Receipt{Hash: hash, Block: r.BlockNumber.uint64(), BlockHash: r.BlockHash,
-				Succeeded: r.Status.uint64() == 1, FeePaid: paid.Add(paid, r.L1Fee.big()), Logs: r.Logs}
+		read, err := r.read(hash)
+		if read != nil && all[hash] == nil && read.Block <= most {
+			all[hash] = read
 		}
 
-		return nil
+		return err
 	})
 }
 
+// maxPaid is in how many bits what a transaction has cost must fit: some 10^20 ether.
+const maxPaid = 128
+
+// read is the receipt of a transaction; nil: there is none.
+func (r *receipt) read(hash common.Hash) (*Receipt, error) {
+	if r == nil {
+		return nil, nil //nolint:nilnil // the node has none
+	}
+
+	paid := new(big.Int).Mul(r.EffectiveGasPrice.big(), r.GasUsed.big())
+	paid.Add(paid, r.L1Fee.big())
+	if r.TransactionHash != hash || r.BlockNumber == nil || r.Status == nil || r.Status.uint64() > 1 ||
+		paid.BitLen() > maxPaid {
+		return nil, fmt.Errorf("the receipt of %s: the answer is not one", hash)
+	}
+
+	return &Receipt{Hash: hash, Block: r.BlockNumber.uint64(), BlockHash: r.BlockHash, Succeeded: r.Status.uint64() == 1,
+		FeePaid: paid, Logs: r.Logs}, nil
+}
+
 // Confirm is Chain's.
-func (n *Nodes) Confirm(ctx context.Context, target Block, r *Receipt) error {
-	shown, err := n.caller.CallEach(ctx, "eth_getBlockByNumber", hexutil.Uint64(target.Number), false)
-	if err != nil {
-		return err
-	}
+func (n *Nodes) Confirm(ctx context.Context, target Block,
+	receipts map[common.Hash]*Receipt) (refuted map[common.Hash]error) {
+	refuted = map[common.Hash]error{}
+	list := slices.Collect(maps.Values(receipts))
+	said := n.others(ctx, hexutil.Uint64(target.Number), target, column.Of(list, func(r **Receipt) *question {
+		return about(nil, "eth_getTransactionReceipt", (*r).Hash)
+	})...)
+	for i, r := range list {
+		err := n.stand(ctx, r.Block, r.BlockHash)
+		for _, a := range said[i] {
+			raw, silent := decode[*receipt](a)
+			if silent != nil {
+				err = cmp.Or(err, fmt.Errorf("%w: %s: %w", errSilent, a.Endpoint, silent))
+				continue
+			}
 
-	said, err := n.caller.CallEach(ctx, "eth_getTransactionReceipt", r.Hash)
-	for i, a := range said {
-		var h *header
-		var other *receipt
-		if a.Err != nil || shown[i].Err != nil || json.Unmarshal(shown[i].Result, &h) != nil || !target.is(h) {
-			continue
+			other, wrong := raw.read(r.Hash)
+			if wrong != nil || other == nil || other.BlockHash != r.BlockHash || other.Succeeded != r.Succeeded ||
+				!slices.Equal(other.Logs, r.Logs) {
+				err = fmt.Errorf("%s gives another receipt of transaction %s, or none", a.Endpoint, r.Hash)
+			}
+
+			if other != nil {
+				r.FeePaid = larger(r.FeePaid, other.FeePaid)
+			}
 		}
 
-		if json.Unmarshal(a.Result, &other) != nil || other == nil || other.BlockHash != r.BlockHash ||
-			other.Status == nil || (other.Status.uint64() == 1) != r.Succeeded || !slices.Equal(other.Logs, r.Logs) {
-			return fmt.Errorf("%s gives another receipt of transaction %s, or none", a.Endpoint, r.Hash)
+		if err != nil {
+			refuted[r.Hash] = err
 		}
 	}
 
-	return cmp.Or(err, n.stand(ctx, r.Block, r.BlockHash))
+	return refuted
 }
 
 // stand makes sure that a block is the chain's.

@@ -95,12 +95,12 @@ func (r *round) observe(ctx context.Context) (err error) {
 // wantsLook reports whether there is a reason to look at everything.
 func (r *round) wantsLook() bool {
 	a := r.account
-	switch moved := a.target() != r.target; {
-	case !r.looked.Ready, a.NextNonce == nil && a.Now.Sub(r.lookedAt) >= namePause:
+	switch moved, long := a.target() != r.target, a.Now.Sub(r.lookedAt) >= r.cfg.LookEvery; {
+	case !r.looked.Ready, a.NextNonce == nil && a.Now.Sub(r.lookedAt) >= namePause, len(r.missing) > 0 && long:
 		return true
 	case a.NextNonce == nil || r.view == r.looked && !moved && a.Generation == r.generation:
 		return false
-	case a.Due && a.State == "active", len(r.missing) > 0, len(r.unnamed) > 0, a.Now.Sub(r.lookedAt) >= r.cfg.LookEvery,
+	case a.Due && a.State == "active", len(r.missing) > 0, len(r.unnamed) > 0, long,
 		r.seen.Latest > *a.NextNonce:
 		return true
 	default: // the oldest one is mined, and may be final if the target has come to where it was not yet
@@ -111,7 +111,11 @@ func (r *round) wantsLook() bool {
 
 // look looks at everything.
 func (r *round) look(ctx context.Context) error {
-	everyone := !r.looked.Ready || r.account.NextNonce == nil || r.account.State == "halted" || len(r.missing) > 0
+	everyone := !r.looked.Ready || r.account.NextNonce == nil || r.account.State == "halted"
+	for _, looks := range r.missing {
+		everyone = everyone || looks%patience == patience-1 // this one may say that no transaction has used it
+	}
+
 	target := r.account.target()
 	look, err := r.cfg.Chain.Look(ctx, r.address, target.Number, everyone)
 	if err != nil {
@@ -202,8 +206,9 @@ func (r *round) stop(ctx context.Context, stranger, why string) error {
 	return err
 }
 
-// patience is at how many looks a nonce may be final with no receipt of what was signed for it before blocks are
-// searched for its transaction: nodes index receipts late.
+// patience is for how many looks what one node says alone, or lacks, may still mend itself: another one may be behind,
+// and nodes index receipts late. Then a nonce that is final without a receipt of what was signed for it is looked for in
+// blocks.
 const patience = 10
 
 // settle answers the commands with a nonce that is used up in a final block, by a transaction that has a name: one
@@ -225,51 +230,58 @@ func (r *round) settle(ctx context.Context, look Look) error {
 	}
 
 	var endings []ending
+	refuted := r.cfg.Chain.Confirm(ctx, r.target, receipts)
 	for _, f := range used {
-		if e, ok := outcomeOf(f, receipts); ok {
-			delete(r.missing, f.Nonce)
-			if e.event.tx == "" { // no event of the ledger bears it out
-				err = r.cfg.Chain.Confirm(ctx, r.target, receipts[common.HexToHash(e.Transaction)])
-			}
-
-			if err != nil {
-				r.fails(ctx, fmt.Errorf("command %s waits: %w", e.CommandID, err))
-			} else {
-				endings = append(endings, e)
-			}
-
-			continue
+		e, ok := outcomeOf(f, receipts)
+		if ok {
+			ok = r.believes(ctx, f, &e, refuted[common.HexToHash(e.Transaction)])
+		} else if r.missing[f.Nonce]++; r.missing[f.Nonce]%patience == 0 {
+			e, ok, err = r.search(ctx, f, look)
 		}
 
-		if r.missing[f.Nonce]++; r.missing[f.Nonce]%patience != 0 {
-			continue
-		}
-
-		found, err := r.cfg.Chain.Find(ctx, r.address, f.Nonce, f.begin(), r.target)
 		if err != nil {
 			return err
 		}
 
-		switch {
-		case found == nil, slices.Contains(f.hashes(), found.Hash): // its receipt will come
-			continue
-		case found.Hash == (common.Hash{}):
-			if !look.Agreed {
-				continue
-			}
-
-			r.log.ErrorContext(ctx, "a nonce was used without a transaction", slog.String("command", f.CommandID),
-				slog.Uint64("nonce", f.Nonce))
-		default:
-			if err := r.halt(ctx, f.Nonce, found); err != nil {
-				return err
-			}
+		if ok {
+			endings = append(endings, e)
 		}
-
-		endings = append(endings, supersededBy(f, found))
 	}
 
 	return r.answer(ctx, endings)
+}
+
+// believes reports whether a receipt counts: an event of the ledger bears it out, or every node does. For those that
+// say nothing it waits a while.
+func (r *round) believes(ctx context.Context, f *flight, e *ending, refuted error) bool {
+	if e.event.tx == "" && refuted != nil {
+		if r.missing[f.Nonce]++; !errors.Is(refuted, errSilent) || r.missing[f.Nonce] < patience {
+			r.fails(ctx, fmt.Errorf("command %s waits: %w", f.CommandID, refuted))
+			return false
+		}
+	}
+
+	delete(r.missing, f.Nonce)
+
+	return true
+}
+
+// search looks for the transaction that has used a command's nonce, in blocks.
+func (r *round) search(ctx context.Context, f *flight, look Look) (e ending, ok bool, err error) {
+	found, err := r.cfg.Chain.Find(ctx, r.address, f.Nonce, f.begin(), r.target)
+	switch {
+	case err != nil, found == nil, slices.Contains(f.hashes(), found.Hash): // its receipt will come
+		return e, false, err
+	case found.Hash != (common.Hash{}):
+		err = r.halt(ctx, f.Nonce, found)
+	case !look.Agreed:
+		return e, false, nil
+	default:
+		r.log.ErrorContext(ctx, "a nonce was used without a transaction", slog.String("command", f.CommandID),
+			slog.Uint64("nonce", f.Nonce))
+	}
+
+	return supersededBy(f, found), err == nil, err
 }
 
 // answer ends commands, but for those with an event that the ledger has still to store.

@@ -105,7 +105,9 @@ func (c *failedChain) Receipts(ctx context.Context, target send.Block,
 	return all, err
 }
 
-func (*failedChain) Confirm(context.Context, send.Block, *send.Receipt) error { return nil }
+func (*failedChain) Confirm(context.Context, send.Block, map[common.Hash]*send.Receipt) map[common.Hash]error {
+	return nil
+}
 
 // C5: a command whose event the ledger has still to store keeps its claim when others are answered with it.
 func TestClaimKeptUntilTheLedger(t *testing.T) {

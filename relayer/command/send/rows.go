@@ -17,16 +17,16 @@ import (
 type account struct {
 	NextNonce   *uint64 // nil: it is to be read from the chain
 	State       string
-	Stranger    string    // the transaction that it is halted for; empty: none that is named
-	Checked     uint64    // the newest block up to which receipts were read
-	SpentFees   wei       // today
-	SpentValue  wei       // today
-	Now         time.Time // the database's clock
+	Stranger    string        // the transaction that it is halted for; empty: none that is named
+	Checked     uint64        // the newest block up to which receipts were read
+	SpentFees   wei           // today
+	SpentValue  wei           // today
+	Now         time.Time     // the database's clock
 	Due         bool      // a command waits to be sent, as load saw it
-	LedgerBlock uint64    // the newest final block that the ledger has come to, on its branch
-	LedgerHash  string    // empty: none yet
-	LedgerTime  int64     // Unix seconds
-	Generation  int64     // how often the ledger has rolled back
+	LedgerBlock uint64        // the newest final block that the ledger has come to, on its branch
+	LedgerHash  string        // empty: none yet
+	LedgerTime  int64         // Unix seconds
+	Generation  int64         // how often the ledger has rolled back
 }
 
 // target is the block by which the chain is judged: answers rest on the branch that the ledger has followed.
@@ -112,7 +112,8 @@ func (f *flight) voiding() bool {
 type waiting struct {
 	request
 	Now         time.Time // the database's clock
-	Holds       int
+	Code        string    // what it waits for
+	Holds       int       // at how many looks in a row it has
 	Registered  bool
 	Status      string // of the record; empty: there is none
 	Payer       string
@@ -128,6 +129,17 @@ type waiting struct {
 	EventName   string
 	EventBlock  int64 // that it is in
 	EventHash   string
+}
+
+// failed is at how many looks in a row its call has failed.
+func (w *waiting) failed() int {
+	switch {
+	case w.Code == command.CodeReverts, w.Code == command.CodeWrongEscrow,
+		w.Code == command.CodeUnknownEscrow && w.Kind == command.Create:
+		return w.Holds
+	}
+
+	return 0
 }
 
 // wei is an amount as in a numeric column without fraction. Without Int it is null.

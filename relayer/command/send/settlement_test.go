@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math/big"
+	"regexp"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -189,6 +190,34 @@ func TestAnInventedReceiptEndsNothing(t *testing.T) {
 	require.Equal(t, command.Sent, w.answer(id).State)
 	lie.Remove()
 	w.await(id, true, command.Done)
+}
+
+// C7: what one endpoint understates of a fee is not given back to the day's budget, and what no column takes is no
+// receipt.
+func TestTheHighestFeeCounts(t *testing.T) {
+	t.Parallel()
+	for name, price := range map[string]string{"nothing": "0x0", "too much": "0x" + strings.Repeat("f", 64)} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w, node := newFaultyWorld(t, true)
+			field := regexp.MustCompile(`"(effectiveGasPrice|gasUsed)":"0x[0-9a-f]+"`)
+			lie := node.Inject(faults.Fault{Mode: faults.Rewritten, Rewrite: func(method, result string) string {
+				if method == "eth_getTransactionReceipt" {
+					return field.ReplaceAllString(result, `"$1":"`+price+`"`)
+				}
+
+				return result
+			}})
+			w.start(nil)
+			id := w.accept(w.command(command.Approve, w.escrow(1, 0), nil))
+			a := w.await(id, true, command.Done)
+			require.Positive(t, lie.Hits())
+			mined := w.receipt(common.HexToHash(a.Transaction))
+			paid := new(big.Int).Mul(mined.EffectiveGasPrice, new(big.Int).SetUint64(mined.GasUsed))
+			require.Equal(t, paid.String(), a.FeePaid)
+			require.Equal(t, 1, w.int(`select count(*) from senders where spent_fees = $1::numeric`, a.FeePaid))
+		})
+	}
 }
 
 // dreamer tells of a nonce that nobody has used, for a while.

@@ -283,7 +283,7 @@ const selectWaiting = `
 	              and next_look <= now() and expires_at > now() and not cancel_requested
 	            order by next_look, seq limit @limit) o) d
 	   order by d.turn, d.next_look, d.seq limit @limit)
-	select ` + requestColumns + `, clock_timestamp() as now, c.holds,
+	select ` + requestColumns + `, clock_timestamp() as now, c.code, c.holds,
 	       g.address is not null as registered, coalesce(r.status, '') as status, coalesce(r.payer, '') as payer, coalesce(r.payee, '') as payee,
 	       coalesce(r.arbiter, '') as arbiter, coalesce(r.amount, 0) as amount, coalesce(r.release_time, 0) as release_time, coalesce(r.approvals_required, 0) as required,
 	       coalesce(r.approvers, '{}') as approvers, coalesce(e.tx, '') as event_tx,
@@ -336,10 +336,11 @@ type hold struct {
 	pause            time.Duration
 }
 
-// setHeld notes why commands wait. The first time that a signature is all that one lacks is its turn.
+// setHeld notes why commands wait, and at how many looks in a row it was for that. The first time that a signature is
+// all that one lacks is its turn.
 const setHeld = `
 	update commands c
-	   set code = h.code, detail = h.detail, holds = c.holds + 1, next_look = clock_timestamp() + h.pause * interval '1 millisecond',
+	   set code = h.code, detail = h.detail, holds = case when c.code = h.code then c.holds + 1 else 1 end, next_look = clock_timestamp() + h.pause * interval '1 millisecond',
 	       assigned_at = case when h.code = 'signer' then coalesce(c.assigned_at, clock_timestamp()) end
 	  from unnest(@ids::text[], @codes::text[], @details::text[], @pauses::bigint[]) as h (id, code, detail, pause)
 	 where c.chain_id = @chain and c.sender = @sender and c.command_id = h.id and c.state = 'accepted'`

@@ -363,13 +363,12 @@ func TestSentAgainWithoutReceipts(t *testing.T) {
 	}
 }
 
-// hanging is a node before the chain's that never answers a call of one contract, nor what is asked together with it.
-func (w *world) hanging(contract common.Address) (url string) {
+// before is a node before the chain's that gets each request as it is changed; nil: never.
+func (w *world) before(change func(body []byte) []byte) (url string) {
 	w.t.Helper()
-	to := []byte(`"to":"` + text(contract) + `"`)
 	server := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
-		if err != nil || bytes.Contains(body, to) {
+		if body = change(body); err != nil || body == nil {
 			<-r.Context().Done()
 			return
 		}
@@ -384,6 +383,19 @@ func (w *world) hanging(contract common.Address) (url string) {
 	w.t.Cleanup(server.CloseClientConnections)
 
 	return server.URL
+}
+
+// hanging is a node before the chain's that never answers a call of one contract, nor what is asked together with it.
+func (w *world) hanging(contract common.Address) (url string) {
+	w.t.Helper()
+	to := []byte(`"to":"` + text(contract) + `"`)
+	return w.before(func(body []byte) []byte {
+		if bytes.Contains(body, to) {
+			return nil
+		}
+
+		return body
+	})
 }
 
 // A call that takes longer than a node may, as a payee can have it, is that command's matter too.

@@ -45,7 +45,8 @@ func call(c *command.Command) (Call, error) {
 	data, err := functions.Pack("createEscrowDeterministic", args.Payee, args.ReleaseDelay, args.ApprovalsRequired,
 		args.Arbiter, [32]byte(args.Salt))
 
-	return Call{From: c.Sender, To: c.Factory, Data: data, Value: args.Amount}, err
+	return Call{From: c.Sender, To: c.Factory, Data: data, Value: args.Amount,
+		Returns: common.LeftPadBytes(c.Escrow[:], 32)}, err
 }
 
 // Signer signs for one account, by relayer/command/sign. It may be used concurrently.
