@@ -102,13 +102,10 @@ func (r *Relayer) openKeys(ctx context.Context) error {
 // open creates what outlives the tenures: the intake, the connection to Pub/Sub.
 func (c *commands) open(ctx context.Context, r *Relayer) (err error) {
 	if c.taking != nil {
-		c.intake, err = intake.New(intake.Config{
+		c.intake = intake.New(intake.Config{
 			DB: r.db.Pool, ChainID: r.cfg.ChainID, Factories: r.followed, Policy: c.policy, Metrics: c.taking,
 			Log: r.component("intake"),
 		})
-		if err != nil {
-			return err
-		}
 	}
 
 	if c.replies != nil {

@@ -65,16 +65,12 @@ type Intake struct {
 	queue chan *batch
 }
 
-// New checks the configuration and starts nothing.
-func New(cfg Config) (*Intake, error) {
-	if cfg.DB == nil || cfg.ChainID <= 0 || cfg.Policy == nil || cfg.Factories == nil {
-		return nil, errors.New("intake: DB, ChainID, Factories and Policy are required")
-	}
-
+// New starts nothing.
+func New(cfg Config) *Intake {
 	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	cfg.Metrics = cmp.Or(cfg.Metrics, NewMetrics(nil))
 	return &Intake{cfg: cfg, store: &store{db: cfg.DB, chainID: cfg.ChainID, policy: cfg.Policy,
-		room: map[common.Address]room{}}, queue: make(chan *batch)}, nil
+		room: map[common.Address]room{}}, queue: make(chan *batch)}
 }
 
 // candidate is a command on its way into the database.

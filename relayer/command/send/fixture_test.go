@@ -89,9 +89,8 @@ func (w *world) allow(policy string) {
 	var err error
 	w.policy, err = intake.ParsePolicy([]byte(policy))
 	require.NoError(w.t, err)
-	w.intake, err = intake.New(intake.Config{DB: w.db, ChainID: w.node.ChainID().Int64(),
+	w.intake = intake.New(intake.Config{DB: w.db, ChainID: w.node.ChainID().Int64(),
 		Factories: registry.NewFollowed(), Policy: w.policy})
-	require.NoError(w.t, err)
 	w.run(w.intake.Run)
 }
 
@@ -304,8 +303,7 @@ func (w *world) start(change func(*send.Config)) (stop func()) {
 		change(&cfg)
 	}
 
-	s, err := send.New(cfg)
-	require.NoError(w.t, err)
+	s := send.New(cfg)
 
 	return w.run(func(ctx context.Context) error {
 		go func() {

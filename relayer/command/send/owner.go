@@ -39,12 +39,7 @@ func Own(ctx context.Context, session Session, configs []Config) error {
 	all := make([]*contender, len(configs))
 	for i, cfg := range configs {
 		cfg.Valid = session.Valid
-		sender, err := New(cfg)
-		if err != nil {
-			return err
-		}
-
-		all[i] = &contender{session: session, sender: sender, owned: &owned, wake: make(chan struct{}, 1),
+		all[i] = &contender{session: session, sender: New(cfg), owned: &owned, wake: make(chan struct{}, 1),
 			free: make(chan struct{}, 1)}
 	}
 

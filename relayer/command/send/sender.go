@@ -8,7 +8,6 @@ package send
 import (
 	"cmp"
 	"context"
-	"errors"
 	"log/slog"
 	"math/big"
 	"time"
@@ -63,19 +62,11 @@ type Sender struct {
 	log     *slog.Logger
 }
 
-// New checks the configuration and starts nothing.
-func New(cfg Config) (*Sender, error) {
-	l := cfg.Limits
-	switch {
-	case cfg.DB == nil || cfg.ChainID <= 0 || cfg.Chain == nil || cfg.Signer == nil || cfg.Metrics == nil:
-		return nil, errors.New("send: DB, ChainID, Chain, Signer and Metrics are required")
-	case l.MaxInFlight < 1 || l.MaxFee == nil || l.DayFees == nil || l.DayValue == nil:
-		return nil, errors.New("send: all limits are required")
-	}
-
+// New starts nothing.
+func New(cfg Config) *Sender {
 	cfg.setDefaults()
 
-	return newSender(cfg, cfg.Signer.Address()), nil
+	return newSender(cfg, cfg.Signer.Address())
 }
 
 func newSender(cfg Config, address common.Address) *Sender {

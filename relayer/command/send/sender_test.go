@@ -279,8 +279,7 @@ func TestTakeoverFences(t *testing.T) {
 	slow := &slowSigner{Signer: sign.NewLocal(w.sender.Key), held: held, release: release}
 	cfg := w.config()
 	cfg.Signer, cfg.SignWithin = slow, patience
-	zombie, err := send.New(cfg)
-	require.NoError(t, err)
+	zombie := send.New(cfg)
 	ended := make(chan error, 1)
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)

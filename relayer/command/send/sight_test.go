@@ -73,8 +73,7 @@ func TestRequestsPerBlock(t *testing.T) {
 	pool := &deafChain{Nodes: send.NewNodes(asked)}
 	cfg := w.config()
 	cfg.Chain, cfg.LookEvery, cfg.BumpBlocks = pool, time.Hour, 1000
-	sender, err := send.New(cfg)
-	require.NoError(t, err)
+	sender := send.New(cfg)
 	escrow := w.escrow(1, 0)
 	mine := func() {
 		w.mine(1)
