@@ -140,7 +140,7 @@ func (r *round) holdsUp(f *flight, fees Fees) bool {
 		return g.Nonce > f.Nonce && (g.voiding() || r.pays(g, fees))
 	})
 
-	return waiting || r.account.Due && r.room() == 0
+	return waiting || r.account.Due <= 0 && r.room() == 0
 }
 
 // since is how many blocks there have been after a head.

@@ -17,13 +17,13 @@ import (
 // the one that decided what the answer says; 0: none did.
 type ending struct {
 	command.Answer
-	event event // that the answer rests on; zero: it needs none
+	event // that the answer rests on; zero: it needs none
 }
 
 // event is what the ledger has to have stored, in the block of the ending.
 type event struct {
-	tx   string // empty: there is none
-	name string
+	Tx   string `json:"tx"` // empty: there is none
+	Name string `json:"name"`
 }
 
 // effects are the events that commands cause.
@@ -70,20 +70,20 @@ func collectFinished(rows pgx.Rows) (answers []command.Answer, fees, value wei, 
 // ledger has not stored, or has taken back.
 const setEnded = `
 	update commands c
-	   set state = case when e.state = 'done' and p.block_timestamp > extract(epoch from c.expires_at) then 'done_late' else e.state end, code = e.code, detail = e.detail, winner = nullif(e.winner, ''),
-	       tx_hash = nullif(e.tx, ''), block_number = nullif(e.block, 0), block_hash = nullif(e.block_hash, ''),
-	       fee_paid = nullif(e.fee, '')::numeric,
+	   set state = case when e.state = 'done' and p.block_timestamp > extract(epoch from c.expires_at) then 'done_late' else e.state end,
+	       code = coalesce(e.code, ''), detail = coalesce(e.detail, ''), winner = e.winner, tx_hash = e.transaction_hash,
+	       block_number = e.block_number, block_hash = e.block_hash, fee_paid = e.fee_paid,
 	       event_id = case when e.state <> 'refused' then p.event_id end, answered_at = clock_timestamp(), next_look = 'infinity'
-	  from (select * from unnest(@ids::text[], @states::text[], @codes::text[], @details::text[], @txs::text[], @blocks::bigint[], @block_hashes::text[],
-	                             @fees::text[], @events::text[], @names::text[], @winners::text[])
-	               as e (id, state, code, detail, tx, block, block_hash, fee, event, name, winner)) e
-	  left join commands o on o.command_id = e.id
+	  from json_to_recordset(@endings::json)
+	       as e (command_id text, state text, code text, detail text, winner text, transaction_hash text, block_number bigint, block_hash text,
+	             fee_paid numeric, tx text, name text)
+	  left join commands o on o.command_id = e.command_id
 	  left join lateral (
 	       select event_id, block_timestamp from processed_events
-	        where e.event <> '' and chain_id = @chain and escrow_key = bytes(o.escrow) and tx_key = bytes(e.event) and event_type = e.name
+	        where e.tx <> '' and chain_id = @chain and escrow_key = bytes(o.escrow) and tx_key = bytes(e.tx) and event_type = e.name
 	          and state = 'canonical' and block_hash = e.block_hash limit 1) p on true
-	 where c.chain_id = @chain and c.sender = @sender and c.command_id = e.id and c.answered_at is null
-	   and (e.event = '' or p.event_id is not null)
+	 where c.chain_id = @chain and c.sender = @sender and c.command_id = e.command_id and c.answered_at is null
+	   and (e.tx = '' or p.event_id is not null)
 	returning ` + finishedColumns
 
 // dropClaims frees what a command had claimed that ended without that effect, so that it can be asked for again.
@@ -116,19 +116,6 @@ func (s *store) finish(ctx context.Context, endings []ending, generation int64) 
 		return nil, nil
 	}
 
-	ended := s.args(pgx.StrictNamedArgs{
-		"ids":          column.Of(endings, func(e *ending) string { return e.CommandID }),
-		"states":       column.Of(endings, func(e *ending) string { return string(e.State) }),
-		"codes":        column.Of(endings, func(e *ending) string { return e.Code }),
-		"details":      column.Of(endings, func(e *ending) string { return e.Detail }),
-		"txs":          column.Of(endings, func(e *ending) string { return e.Transaction }),
-		"blocks":       column.Of(endings, func(e *ending) int64 { return e.Block }),
-		"block_hashes": column.Of(endings, func(e *ending) string { return e.BlockHash }),
-		"fees":         column.Of(endings, func(e *ending) string { return e.FeePaid }),
-		"events":       column.Of(endings, func(e *ending) string { return e.event.tx }),
-		"names":        column.Of(endings, func(e *ending) string { return e.event.name }),
-		"winners":      column.Of(endings, func(e *ending) string { return e.Winner }),
-	})
 	err = s.locked(ctx, "store final states", pgx.TxOptions{}, func(ctx context.Context, tx pgx.Tx) error {
 		if !slices.ContainsFunc(endings, func(e ending) bool { return e.Block != 0 }) {
 			return nil
@@ -141,7 +128,7 @@ func (s *store) finish(ctx context.Context, endings []ending, generation int64) 
 
 		return errMoved
 	}, func(ctx context.Context, tx pgx.Tx, _ *account) error {
-		rows, _ := tx.Query(ctx, setEnded, ended)
+		rows, _ := tx.Query(ctx, setEnded, s.args(pgx.StrictNamedArgs{"endings": endings}))
 		var fees, value wei
 		if answers, fees, value, err = collectFinished(rows); err != nil || len(answers) == 0 {
 			return err

@@ -100,7 +100,7 @@ func (r *round) wantsLook() bool {
 		return true
 	case a.NextNonce == nil || r.view == r.looked && !moved && a.Generation == r.generation:
 		return false
-	case a.Due && a.State == "active", len(r.missing) > 0, len(r.unnamed) > 0, long,
+	case a.Due <= 0 && a.State == "active", len(r.missing) > 0, len(r.unnamed) > 0, long,
 		r.seen.Latest > *a.NextNonce:
 		return true
 	default: // the oldest one is mined, and may be final if the target has come to where it was not yet
@@ -254,7 +254,7 @@ func (r *round) settle(ctx context.Context, look Look) error {
 // believes reports whether a receipt counts: an event of the ledger bears it out, or every node does. For those that
 // say nothing it waits a while.
 func (r *round) believes(ctx context.Context, f *flight, e *ending, refuted error) bool {
-	if e.event.tx == "" && refuted != nil {
+	if e.Tx == "" && refuted != nil {
 		if r.missing[f.Nonce]++; !errors.Is(refuted, errSilent) || r.missing[f.Nonce] < patience {
 			r.fails(ctx, fmt.Errorf("command %s waits: %w", f.CommandID, refuted))
 			return false
@@ -292,7 +292,7 @@ func (r *round) answer(ctx context.Context, endings []ending) error {
 	}
 
 	r.unnamed = slices.DeleteFunc(endings, func(e ending) bool {
-		return e.event.tx == "" ||
+		return e.Tx == "" ||
 			slices.ContainsFunc(answers, func(a command.Answer) bool { return a.CommandID == e.CommandID })
 	})
 

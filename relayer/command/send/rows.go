@@ -22,7 +22,7 @@ type account struct {
 	SpentFees   wei           // today
 	SpentValue  wei           // today
 	Now         time.Time     // the database's clock
-	Due         bool      // a command waits to be sent, as load saw it
+	Due         time.Duration `db:"-"` // until the next waiting command is to be looked at, as load saw it
 	LedgerBlock uint64        // the newest final block that the ledger has come to, on its branch
 	LedgerHash  string        // empty: none yet
 	LedgerTime  int64         // Unix seconds

@@ -74,7 +74,7 @@ func own(ctx context.Context, cfg *Config, sender common.Address) (*store, error
 
 const lockSender = `
 	select case when s.wait_final >= 0 then s.next_nonce end as next_nonce, s.state, coalesce(s.stranger, '') as stranger, coalesce(s.checked_block, 0) as checked,
-	       clock_timestamp() as now, false as due,
+	       clock_timestamp() as now,
 	       case when s.spend_day = (now() at time zone 'utc')::date then s.spent_fees else 0 end as spent_fees,
 	       case when s.spend_day = (now() at time zone 'utc')::date then s.spent_value else 0 end as spent_value,
 	       coalesce(l.next_block - 1, 0) as ledger_block, coalesce(l.block_hash, '') as ledger_hash,
@@ -176,10 +176,11 @@ const selectAttempts = `
 	 where c.chain_id = @chain and c.sender = @sender and c.state = 'sent'
 	 order by a.nonce, a.attempt`
 
-const anyDue = `
-	select exists (select from commands
-	                where chain_id = @chain and sender = @sender and state = 'accepted' and not cancel_requested
-	                  and next_look <= clock_timestamp() and expires_at > clock_timestamp())`
+// nextLook is in what time the next waiting command is to be looked at, by the database's clock.
+const nextLook = `
+	select least(min(next_look) - clock_timestamp(), interval '1 hour')
+	  from commands
+	 where chain_id = @chain and sender = @sender and state = 'accepted' and not cancel_requested and expires_at > clock_timestamp()`
 
 // withoutFlush begins a transaction that only locks: its end may stay in memory.
 var withoutFlush = pgx.TxOptions{BeginQuery: `begin; set local synchronous_commit = off`}
@@ -188,7 +189,7 @@ var withoutFlush = pgx.TxOptions{BeginQuery: `begin; set local synchronous_commi
 func (s *store) load(ctx context.Context) (a *account, flights []*flight, err error) {
 	err = s.locked(ctx, "read the state", withoutFlush, nothing, func(ctx context.Context, tx pgx.Tx, row *account) error {
 		a = row
-		if err := tx.QueryRow(ctx, anyDue, s.args(nil)).Scan(&a.Due); err != nil {
+		if err := tx.QueryRow(ctx, nextLook, s.args(nil)).Scan(&a.Due); err != nil {
 			return err
 		}
 
@@ -311,23 +312,6 @@ const selectWaiting = `
 func (s *store) waiting(ctx context.Context, limit int) ([]*waiting, error) {
 	return collect(ctx, s.db, "the waiting commands of sender "+s.sender, pgx.RowToAddrOfStructByName[waiting],
 		selectWaiting, s.args(pgx.StrictNamedArgs{"limit": limit}))
-}
-
-// nextLook is in what time the next waiting command is to be looked at, by the database's clock.
-const nextLook = `
-	select least(min(next_look) - clock_timestamp(), @longest)
-	  from commands
-	 where chain_id = @chain and sender = @sender and state = 'accepted' and not cancel_requested and expires_at > clock_timestamp()`
-
-func (s *store) due(ctx context.Context, longest time.Duration) (in time.Duration, err error) {
-	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
-	defer cancel()
-	args := s.args(pgx.StrictNamedArgs{"longest": longest})
-	if err := s.db.QueryRow(ctx, nextLook, args).Scan(&in); err != nil {
-		return 0, fmt.Errorf("read when the next command of sender %s is due: %w", s.sender, err)
-	}
-
-	return in, nil
 }
 
 // hold is a command that has to wait, and why.

@@ -140,7 +140,7 @@ type round struct {
 
 // steps of a round, in their order. The first that fails, or sets the pause, ends it.
 var steps = []func(*round, context.Context) error{(*round).load, (*round).observe, (*round).advance, (*round).propose,
-	(*round).admit, (*round).rest}
+	(*round).admit}
 
 // work is one round. It says when to come back at the latest.
 func (t *tenure) work(ctx context.Context) (pause time.Duration, err error) {
@@ -150,7 +150,11 @@ func (t *tenure) work(ctx context.Context) (pause time.Duration, err error) {
 		err = steps[i](r, ctx)
 	}
 
-	return r.pause, err
+	if err != nil || r.pause > 0 {
+		return r.pause, err
+	}
+
+	return r.rest(), nil
 }
 
 // load reads the database's side of the round.
@@ -176,20 +180,18 @@ func (r *round) propose(ctx context.Context) error {
 	return r.cfg.Keeper.propose(ctx, r.tenure)
 }
 
-// rest says when the next round is to be. Without room what waits is of no interest.
-func (r *round) rest(ctx context.Context) (err error) {
+// rest is in what time the next round is to be. Without room what waits is of no interest.
+func (r *round) rest() time.Duration {
 	pause := min(idlePause, r.cfg.LookEvery)
 	if !r.idle {
 		pause = min(pause, r.cfg.ResendEvery)
 	}
 
 	if r.room() > 0 {
-		pause, err = r.store.due(ctx, pause)
+		pause = min(pause, r.account.Due)
 	}
 
-	r.pause = max(r.soon(pause), minPause)
-
-	return err
+	return max(r.soon(pause), minPause)
 }
 
 // soon shortens a pause while answers wait for the ledger to come to a block, or to store an event.
