@@ -206,9 +206,9 @@ func (r *round) stop(ctx context.Context, stranger, why string) error {
 	return err
 }
 
-// patience is for how many looks what one node says alone, or lacks, may still mend itself: another one may be behind,
-// and nodes index receipts late. Then a nonce that is final without a receipt of what was signed for it is looked for in
-// blocks.
+// patience is for how many looks what one node says alone, or lacks, may still mend itself: another one may be
+// behind, and nodes index receipts late. Then a nonce that is final without a receipt of what was signed for it is
+// looked for in blocks.
 const patience = 10
 
 // settle answers the commands with a nonce that is used up in a final block, by a transaction that has a name: one
