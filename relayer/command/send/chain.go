@@ -51,9 +51,9 @@ type Chain interface {
 	// proof. Of each set there should be one: a node that has none is no answer, and the next one is asked. ErrBranch:
 	// the nodes that answer are on another branch. A target without a hash is of any branch.
 	Receipts(ctx context.Context, target Block, sets [][]common.Hash) (map[common.Hash]*Receipt, error)
-	// Confirm says which receipts are not of the chain's block, or not what each node gives that has the target; errSilent:
-	// one does not say. Of the fees that nodes tell of it takes the highest: what one of them understates would be spent
-	// twice.
+	// Confirm says which receipts are not of the chain's block, or not what each node gives that has the target;
+	// errSilent: one does not say. Of the fees that nodes tell of it takes the highest: what one of them understates
+	// would be spent twice.
 	Confirm(ctx context.Context, target Block, receipts map[common.Hash]*Receipt) (refuted map[common.Hash]error)
 	// Find is an account's transaction with a nonce that is used, in a block of the branch above `after` and up to the
 	// target; without a hash: it is proved that there is none; nil: it cannot be known, or is too far below the target.

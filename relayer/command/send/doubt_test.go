@@ -39,8 +39,8 @@ func (w *world) impatient(urls ...string) {
 	})
 }
 
-// C4: a call that fails at one endpoint only ends no command: another one is asked, and once time has shown that none of
-// them is behind the command is carried out.
+// C4: a call that fails at one endpoint only ends no command: another one is asked, and once time has shown that none
+// of them is behind the command is carried out.
 func TestOneEndpointRefusesNothing(t *testing.T) {
 	t.Parallel()
 	stranger := func(w *world) (asked, tried string) {
@@ -86,8 +86,8 @@ func TestOneEndpointRefusesNothing(t *testing.T) {
 	}
 }
 
-// C4: what cannot succeed is refused, and what was sent is answered, though another endpoint is gone, or never says what
-// it makes of it.
+// C4: what cannot succeed is refused, and what was sent is answered, though another endpoint is gone, or never says
+// what it makes of it.
 func TestASilentEndpointKeepsNoAnswer(t *testing.T) {
 	t.Parallel()
 	for name, silent := range map[string]func(*world, common.Address) string{

@@ -250,8 +250,8 @@ func (n *Nodes) each(ctx context.Context, all ...*question) ([][]chain.Answer, e
 	return said, g.Wait()
 }
 
-// othersWithin is how long the endpoints may take to say what they make of another one's answer: a round waits no longer
-// for those that hang.
+// othersWithin is how long the endpoints may take to say what they make of another one's answer: a round waits no
+// longer for those that hang.
 const othersWithin = 2 * time.Second
 
 // others has every endpoint say something about a block, and with it which block it has there: those that do not have
