@@ -54,13 +54,13 @@ func root() *cobra.Command {
 	o := demo.Options{}
 	cmd := &cobra.Command{
 		Use:   "escrow-demo",
-		Short: "Run a fleet on two chains of its own, kill a leader, add a factory, and audit what subscribers received",
+		Short: "Run a fleet on two chains of its own, kill a leader, add a factory, and audit what was published",
 		Long: `Run a fleet on two chains, a Postgres and a Pub/Sub server of its own; needs no configuration.
 
 Each relayer follows both chains, and each chain has a leader. The leader of the first one is killed. It comes back with
 a second factory of that chain in its configuration, and what that factory had deployed before is read beside the rest.
 Later the leader of the second chain is stopped gracefully, and at the end a reorganisation of the first one takes back
-blocks that were published. Then each chain is audited against what a subscriber received, factory by factory.
+blocks that were published. Then each chain is audited against what was published, factory by factory.
 
 Ctrl-C ends everything that was started; with --keep it ends the traffic, and the audit follows.
 Exit codes: 0 well; 1 an event is missing, unknown or out of order; 2 it could not run; 130 interrupted.`,

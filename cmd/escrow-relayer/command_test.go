@@ -80,9 +80,7 @@ func TestCommandsEndToEnd(t *testing.T) {
 			`"max_fee":"100000000000000000"}]}]}`, requester.Address, sender.Address))
 	const replies = "command-replies"
 	require.NoError(t, testpubsub.CreateTopic(t.Context(), l.PubSub.Addr(), lab.Project, replies))
-	require.NoError(t, testpubsub.CreateSubscription(t.Context(), l.PubSub.Addr(), lab.Project, replies, replies+"-sub"))
-	recorder, err := testpubsub.Record(t.Context(), l.PubSub.Addr(), lab.Project, replies+"-sub")
-	require.NoError(t, err)
+	recorder := l.PubSub.Tap(testpubsub.TopicName(lab.Project, replies))
 	t.Cleanup(func() { require.NoError(t, recorder.Stop()) })
 
 	env := map[string]string{"SENDERS_FILE": senders, "COMMANDS_POLICY_FILE": policy, "COMMANDS_HTTP": "true",

@@ -44,9 +44,7 @@ func TestForeignFactory(t *testing.T) {
 	require.NoError(t, err)
 	const other = "other-events"
 	require.NoError(t, testpubsub.CreateTopic(t.Context(), l.PubSub.Addr(), lab.Project, other))
-	require.NoError(t, testpubsub.CreateSubscription(t.Context(), l.PubSub.Addr(), lab.Project, other, other))
-	started, err := testpubsub.Record(t.Context(), l.PubSub.Addr(), lab.Project, other)
-	require.NoError(t, err)
+	started := l.PubSub.Tap(testpubsub.TopicName(lab.Project, other))
 	t.Cleanup(func() { require.NoError(t, started.Stop()) })
 
 	env := map[string]string{"FACTORY_ADDRESS": factory.Hex(), "START_BLOCK": fmt.Sprint(start),

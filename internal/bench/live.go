@@ -70,8 +70,6 @@ func live(ctx context.Context, o *Options, transport string) (latencies []float6
 	}
 
 	url := map[string]string{"ws": l.Chain.WS(), "http": l.Chain.HTTP()}[transport]
-	tap := l.PubSub.Tap()
-	defer func() { err = errors.Join(err, tap.Stop()) }()
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute+time.Duration(o.Blocks)*2*time.Second)
 	defer cancel()
 	p, err := l.RunReady(ctx, "live", 0, 1, map[string]string{
@@ -83,16 +81,16 @@ func live(ctx context.Context, o *Options, transport string) (latencies []float6
 		return nil, 0, err
 	}
 
-	if err := tap.Wait(ctx, perBlock); err != nil {
+	if err := l.Received.Wait(ctx, perBlock); err != nil {
 		return nil, 0, err
 	}
 
-	return measureLive(ctx, o, l, p, tap, load, clones)
+	return measureLive(ctx, o, l, p, load, clones)
 }
 
 // measureLive measures a relayer that has published everything and has nothing else to do.
-func measureLive(ctx context.Context, o *Options, l *lab.Lab, p *lab.Process, tap *testpubsub.Recorder,
-	load *testchain.Load, clones []common.Address) (latencies []float64, items float64, err error) {
+func measureLive(ctx context.Context, o *Options, l *lab.Lab, p *lab.Process, load *testchain.Load,
+	clones []common.Address) (latencies []float64, items float64, err error) {
 	blocks, stop, err := heads(ctx, l.Chain.WS())
 	if err != nil {
 		return nil, 0, err
@@ -103,14 +101,14 @@ func measureLive(ctx context.Context, o *Options, l *lab.Lab, p *lab.Process, ta
 		return nil, 0, err
 	}
 
-	published := tap.Len()
+	published := l.Received.Len()
 	if err := emitEverySecond(ctx, load, clones, o.Blocks); err != nil {
 		return nil, 0, err
 	}
 
 	all := published + len(clones)*o.Blocks
-	if err := tap.Wait(ctx, all); err != nil {
-		return nil, 0, fmt.Errorf("received %d of %d messages: %w", tap.Len(), all, err)
+	if err := l.Received.Wait(ctx, all); err != nil {
+		return nil, 0, fmt.Errorf("received %d of %d messages: %w", l.Received.Len(), all, err)
 	}
 
 	after, err := requests(ctx, p)
@@ -118,7 +116,7 @@ func measureLive(ctx context.Context, o *Options, l *lab.Lab, p *lab.Process, ta
 		return nil, 0, err
 	}
 
-	latencies, err = sinceAnnounced(tap.Messages()[published:], blocks)
+	latencies, err = sinceAnnounced(l.Received.Messages()[published:], blocks)
 
 	return latencies, (after - before) / float64(o.Blocks), err
 }

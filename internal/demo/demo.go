@@ -1,6 +1,6 @@
 // Package demo shows a fleet at work: two chains, a Postgres and a Pub/Sub server of its own, several
 // relayer processes that follow both chains, traffic, the loss of a leader, a factory that is added,
-// and at the end an audit of each chain against what a subscriber received.
+// and at the end an audit of each chain against what was published.
 package demo
 
 import (
@@ -270,7 +270,7 @@ func (s *scene) perform(ctx context.Context) error {
 		return err
 	}
 
-	s.say("traffic ends; auditing both chains against what the subscriber received")
+	s.say("traffic ends; auditing both chains against what was published")
 	for _, c := range s.chains {
 		if err := c.auditEvents(whole); err != nil {
 			return err
@@ -282,7 +282,7 @@ func (s *scene) perform(ctx context.Context) error {
 	return nil
 }
 
-// auditEvents lets the chain stand still, and compares it with what the subscriber received.
+// auditEvents lets the chain stand still, and compares it with what was published.
 func (c *chain) auditEvents(ctx context.Context) error {
 	ctx, end := context.WithTimeout(ctx, auditTimeout)
 	defer end()

@@ -33,7 +33,7 @@ next      make dev                      one relayer, a chain and Pub/Sub that st
           README.md                     install, guarantees, configuration, operation
 `
 
-// reportAudits says for each chain and factory what a subscriber received of it, and how many events came twice.
+// reportAudits says for each chain and factory what was published of it, and how many events came twice.
 func (s *scene) reportAudits() (exact bool, twice int) {
 	exact = true
 	fmt.Fprintln(s.o.Out)
@@ -70,6 +70,6 @@ func (s *scene) reportMessages() {
 
 		fmt.Fprintf(s.o.Out, "\n%s\n%s\n", what, pretty.String())
 	}
-	show("one event, as the subscriber received it:", s.lab.Received.Messages())
+	show("one event, as a subscriber receives it:", s.lab.Received.Messages())
 	show("one retraction, on the topic of its own:", s.lab.Retracted.Messages())
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/message"
 )
 
-// Audit compares what the chain has with what a subscriber received.
+// Audit compares what the chain has with what was published.
 type Audit struct {
 	Escrows    int
 	Emitted    int // events on the chain, of the names that are published

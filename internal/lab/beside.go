@@ -32,17 +32,10 @@ func (l *Lab) Beside(ctx context.Context, o testchain.Options) (other *Lab, err 
 	}
 
 	other.of = l
-	of := other.suffix()
-	if other.Received, err = other.record(ctx, Topic+of); err != nil {
+	if err := other.recordEvents(ctx); err != nil {
 		return other, err
 	}
 
-	other.later(other.Received.Stop)
-	if other.Retracted, err = other.record(ctx, Retractions+of); err != nil {
-		return other, err
-	}
-
-	other.later(other.Retracted.Stop)
 	l.later(other.Close)
 
 	return other, nil

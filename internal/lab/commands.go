@@ -123,13 +123,9 @@ func (l *Lab) OpenCommands(ctx context.Context) (*Commands, error) {
 		return nil, fmt.Errorf("create the subscription of commands: %w", err)
 	}
 
-	if c.Replies, err = l.record(ctx, RepliesTopic); err != nil {
-		return nil, err
-	}
+	c.Replies, err = l.record(ctx, RepliesTopic)
 
-	l.later(c.Replies.Stop)
-
-	return c, nil
+	return c, err
 }
 
 // Publish sends one message of commands.

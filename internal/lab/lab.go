@@ -1,7 +1,6 @@
 // Package lab sets up everything a fleet of relayers needs on one machine, and runs real relayer
-// processes against it: a Postgres, a chain with the contracts, Google's Pub/Sub server, a
-// subscriber that remembers what it received. The demo, the fleet tests, the chaos harness and the
-// benchmarks share it.
+// processes against it: a Postgres, a chain with the contracts, a Pub/Sub server, and what that was given. The demo, the
+// fleet tests, the chaos harness and the benchmarks share it.
 package lab
 
 import (
@@ -30,10 +29,9 @@ import (
 
 // Names at the Pub/Sub server.
 const (
-	Project      = "lab-project"
-	Topic        = "escrow-events"
-	Retractions  = "escrow-retractions"
-	subscription = "lab"
+	Project     = "lab-project"
+	Topic       = "escrow-events"
+	Retractions = "escrow-retractions"
 )
 
 // Options of a lab.
@@ -163,30 +161,30 @@ func (l *Lab) openPubSub(ctx context.Context) (err error) {
 	}
 
 	l.later(l.PubSub.Stop)
-	if l.Received, err = l.record(ctx, Topic); err != nil {
-		return err
-	}
 
-	l.later(l.Received.Stop)
-	if l.Retracted, err = l.record(ctx, Retractions); err != nil {
-		return err
-	}
-
-	l.later(l.Retracted.Stop)
-
-	return nil
+	return l.recordEvents(ctx)
 }
 
+func (l *Lab) recordEvents(ctx context.Context) (err error) {
+	if l.Received, err = l.record(ctx, Topic+l.suffix()); err != nil {
+		return err
+	}
+
+	l.Retracted, err = l.record(ctx, Retractions+l.suffix())
+
+	return err
+}
+
+// record creates a topic and records what comes there, until the lab is closed.
 func (l *Lab) record(ctx context.Context, topic string) (*testpubsub.Recorder, error) {
 	if err := testpubsub.CreateTopic(ctx, l.PubSub.Addr(), Project, topic); err != nil {
 		return nil, err
 	}
 
-	if err := testpubsub.CreateSubscription(ctx, l.PubSub.Addr(), Project, topic, subscription+"-"+topic); err != nil {
-		return nil, err
-	}
+	r := l.PubSub.Tap(testpubsub.TopicName(Project, topic))
+	l.later(r.Stop)
 
-	return testpubsub.Record(ctx, l.PubSub.Addr(), Project, subscription+"-"+topic)
+	return r, nil
 }
 
 func (l *Lab) later(f func() error) {

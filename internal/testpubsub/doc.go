@@ -8,10 +8,5 @@
 //
 // Faults are injected before a request is stored, so that a slow answer slows only its own request.
 //
-// Processes reach it through PUBSUB_EMULATOR_HOST. CreateTopic, CreateSubscription and Record take
-// an address, and so they work with Google's own emulator too.
-//
-// There are two ways to record. Server.Tap sees what was stored, in that order, at no cost to
-// delivery; it is the ground truth. Record subscribes: it sees what a consumer with message
-// ordering sees, which is ordered per key only.
+// Processes reach it through PUBSUB_EMULATOR_HOST. Server.Tap sees what was stored, in that order, at no cost to delivery.
 package testpubsub

@@ -184,6 +184,7 @@ func TestAKeyHasOneClient(t *testing.T) {
 func TestDeadLettersAfterFiveAttempts(t *testing.T) {
 	t.Parallel()
 	l := newLeases(t, nil)
+	letters := l.Tap(testpubsub.TopicName(project, dead))
 	l.publish("k", "good", "bad", "later")
 	c := l.open()
 	ids := c.gets("good/1", "bad/1", "later/1")
@@ -198,8 +199,6 @@ func TestDeadLettersAfterFiveAttempts(t *testing.T) {
 	l.publish("k", "last")
 	c.ack(c.gets("last/1")...)
 
-	letters, err := testpubsub.Record(within(t), l.Addr(), project, dead)
-	require.NoError(t, err)
 	defer func() { require.NoError(t, letters.Stop()) }()
 	require.NoError(t, letters.Wait(within(t), 1))
 	m := letters.Messages()[0]

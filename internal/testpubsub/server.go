@@ -140,26 +140,15 @@ func (s *Server) Unacknowledged(subscription string) (n int) {
 	return n
 }
 
-// Tap records every message from now on, in the order of storage, until the recorder is stopped.
-func (s *Server) Tap() *Recorder { return s.tap(newRecorder()) }
+// Tap records the messages of topics, by their full names, or every message, from now on, until the recorder is stopped.
+func (s *Server) Tap(topics ...string) *Recorder { return s.tap(&Recorder{topics: topics}) }
 
 // TapRaw is Tap of messages that are not decoded: a benchmark's, which would measure that too, an older release's, and
 // those of whoever develops a consumer.
-func (s *Server) TapRaw() *Recorder {
-	r := newRecorder()
-	r.raw = true
-
-	return s.tap(r)
-}
+func (s *Server) TapRaw() *Recorder { return s.tap(&Recorder{raw: true}) }
 
 func (s *Server) tap(r *Recorder) *Recorder {
-	r.stop = func() error {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		delete(s.taps, r)
-
-		return nil
-	}
+	r.server, r.changed = s, make(chan struct{})
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.taps[r] = struct{}{}
@@ -335,8 +324,8 @@ func SubscriptionName(project, subscription string) string {
 	return fmt.Sprintf("projects/%s/subscriptions/%s", project, subscription)
 }
 
-// ackDeadlineSeconds is how long the server waits for a recorder's acknowledgement before it
-// delivers again: the longest there is, since a stalled test is no reason for duplicates.
+// ackDeadlineSeconds is how long the server waits for an acknowledgement before it delivers again: the longest there is,
+// since a stalled test is no reason for duplicates.
 const ackDeadlineSeconds = 600
 
 // CreateTopic creates a topic at the server at addr; one that exists is fine.
@@ -387,9 +376,9 @@ func ignoreExisting(what string, err error) error {
 }
 
 func with(addr string, f func(*grpc.ClientConn) error) (err error) {
-	conn, err := dial(addr)
+	conn, err := grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
-		return err
+		return fmt.Errorf("reach the Pub/Sub server: %w", err)
 	}
 
 	defer func() { err = errors.Join(err, conn.Close()) }()

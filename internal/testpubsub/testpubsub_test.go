@@ -35,7 +35,6 @@ const (
 type fixture struct {
 	*testpubsub.Server
 	publisher *pubsub.Publisher
-	recorder  *testpubsub.Recorder // subscribed
 	tap       *testpubsub.Recorder
 }
 
@@ -50,9 +49,6 @@ func setup(t testing.TB, o testpubsub.Options) *fixture {
 		require.NoError(t, testpubsub.CreateSubscription(ctx, s.Addr(), project, topic, "all"))
 	}
 
-	recorder, err := testpubsub.Record(ctx, s.Addr(), project, "all")
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, recorder.Stop()) })
 	tap := s.Tap()
 	t.Cleanup(func() { require.NoError(t, tap.Stop()) })
 
@@ -64,7 +60,7 @@ func setup(t testing.TB, o testpubsub.Options) *fixture {
 	p.PublishSettings.DelayThreshold = time.Millisecond
 	t.Cleanup(p.Stop)
 
-	return &fixture{Server: s, publisher: p, recorder: recorder, tap: tap}
+	return &fixture{Server: s, publisher: p, tap: tap}
 }
 
 // publish returns the answers in the order of the messages.
@@ -100,6 +96,7 @@ func within(t testing.TB) context.Context {
 func TestMessagesAreRecordedInOrderPerKey(t *testing.T) {
 	t.Parallel()
 	f, ctx := setup(t, testpubsub.Options{}), within(t)
+	other := f.Tap(testpubsub.TopicName(project, "another"))
 	before := time.Now()
 	want := map[string][]string{}
 	var senders sync.WaitGroup
@@ -115,23 +112,19 @@ func TestMessagesAreRecordedInOrderPerKey(t *testing.T) {
 
 	senders.Wait()
 
-	require.NoError(t, f.recorder.Wait(ctx, 200))
-	for name, r := range map[string]*testpubsub.Recorder{"subscribed": f.recorder, "tapped": f.tap} {
-		got := r.Messages()
-		require.Equal(t, want, byKey(got), name)
-		ids := map[string]bool{}
-		for _, m := range got {
-			ids[m.ID] = true
-			require.WithinRange(t, m.Published, before, time.Now())
-			require.False(t, m.Received.Before(before))
-		}
-
-		require.Len(t, ids, 200, name)
+	got := f.tap.Messages()
+	require.Equal(t, want, byKey(got))
+	ids := map[string]bool{}
+	for _, m := range got {
+		ids[m.ID] = true
+		require.WithinRange(t, m.Received, before, time.Now())
 	}
 
-	require.Len(t, f.recorder.Drain(), 200)
-	require.Empty(t, f.recorder.Messages())
-	require.Equal(t, 200, f.recorder.Len())
+	require.Len(t, ids, 200)
+	require.Len(t, f.tap.Drain(), 200)
+	require.Empty(t, f.tap.Messages())
+	require.Equal(t, 200, f.tap.Len())
+	require.Zero(t, other.Len())
 }
 
 func TestWait(t *testing.T) {
@@ -139,17 +132,17 @@ func TestWait(t *testing.T) {
 	f := setup(t, testpubsub.Options{})
 	waited := make(chan error, 1)
 	go func() {
-		waited <- f.recorder.WaitFor(within(t), func(m []testpubsub.Message) bool { return len(byKey(m)["k"]) == 2 })
+		waited <- f.tap.WaitFor(within(t), func(m []testpubsub.Message) bool { return len(byKey(m)["k"]) == 2 })
 	}()
 	f.publish(t.Context(), "other", "1", "2", "3")
-	require.NoError(t, f.recorder.Wait(within(t), 3))
+	require.NoError(t, f.tap.Wait(within(t), 3))
 	require.Empty(t, waited)
 	f.publish(t.Context(), "k", "1", "2")
 	require.NoError(t, <-waited)
 
 	ctx, cancel := context.WithTimeoutCause(t.Context(), time.Millisecond, errors.New("too slow"))
 	defer cancel()
-	require.ErrorContains(t, f.recorder.Wait(ctx, 100), "of which 5 have come: too slow")
+	require.ErrorContains(t, f.tap.Wait(ctx, 100), "of which 5 have come: too slow")
 }
 
 func TestFaultRefusesAKey(t *testing.T) {
@@ -185,8 +178,8 @@ func TestFaultLosesTheAcknowledgement(t *testing.T) {
 	f, ctx := setup(t, testpubsub.Options{}), within(t)
 	f.Inject(testpubsub.Fault{Code: codes.Unavailable, Stored: true, Times: 1})
 	require.NoError(t, f.publish(ctx, "k", "1")[0])
-	require.NoError(t, f.recorder.Wait(ctx, 2))
-	got := f.recorder.Messages()
+	require.NoError(t, f.tap.Wait(ctx, 2))
+	got := f.tap.Messages()
 	require.Equal(t, []string{"1", "1"}, byKey(got)["k"], "stored twice, since the client tried again")
 	require.NotEqual(t, got[0].ID, got[1].ID)
 }
@@ -199,7 +192,7 @@ func TestFaultDelaysOnlyItsOwnRequest(t *testing.T) {
 	slow := make(chan error, 1)
 	go func() { slow <- f.publish(ctx, "slow", "1")[0] }()
 	require.NoError(t, f.publish(ctx, "fast", "1")[0])
-	require.NoError(t, f.recorder.Wait(ctx, 1))
+	require.NoError(t, f.tap.Wait(ctx, 1))
 	require.Empty(t, slow)
 	require.Eventually(t, func() bool { return fault.Hits() == 1 }, time.Minute, time.Millisecond)
 	fault.Remove()
@@ -250,14 +243,7 @@ func TestForgetKeepsNothing(t *testing.T) {
 	f, ctx := setup(t, testpubsub.Options{Forget: true}), within(t)
 	require.NoError(t, f.publish(ctx, "k", "1", "2")[1])
 	require.Equal(t, []string{"1", "2"}, byKey(f.tap.Messages())["k"])
-	require.Zero(t, f.recorder.Len())
-}
-
-func TestRecordNeedsASubscription(t *testing.T) {
-	t.Parallel()
-	f := setup(t, testpubsub.Options{})
-	_, err := testpubsub.Record(within(t), f.Addr(), project, "none")
-	require.Equal(t, codes.NotFound, status.Code(err))
+	require.Zero(t, f.Unacknowledged(testpubsub.SubscriptionName(project, "all")))
 }
 
 func TestAddressIsReused(t *testing.T) {

@@ -734,8 +734,7 @@ func TestPubSub(t *testing.T) {
 	require.NoError(t, err)
 	outage := server.Inject(testpubsub.Fault{Topic: testpubsub.TopicName(project, "replies"),
 		Code: codes.Unavailable, Times: 2})
-	recorder, err := testpubsub.Record(t.Context(), server.Addr(), project, "replies-sub")
-	require.NoError(t, err)
+	recorder := server.Tap(testpubsub.TopicName(project, "replies"))
 	t.Cleanup(func() { require.NoError(t, recorder.Stop()) })
 	run(t, func(ctx context.Context) error { return f.in.Receive(ctx, project, "commands-sub", watched...) })
 	run(t, publisher.Run)
