@@ -61,7 +61,7 @@ const (
 	Bits      Mode = "bits"      // the same, and their bits are in the block's bloom filter, under its true hash
 	Changed   Mode = "changed"   // the last byte of each log's data from block Fault.N on is another, in receipts too
 	Blank     Mode = "blank"     // headers from block Fault.N on have an empty bloom filter, under their true hashes
-	Own       Mode = "own"       // from block Fault.N on a valid chain of its own: own.go
+	Own       Mode = "own"       // from block Fault.N on a valid chain of its own: tail.go
 	Receipts  Mode = "receipts"  // Fault.Logs are in the receipts of their blocks as well
 	Hidden    Mode = "hidden"    // block Fault.N is not there
 	Repeated  Mode = "repeated"  // the hash of block Fault.N is that of the block three below it
@@ -111,7 +111,7 @@ type Injected struct {
 	mu     sync.Mutex
 	tokens float64 // of Rate and RateEach, as of filled
 	filled time.Time
-	own    own
+	tail   tail
 }
 
 // take reports whether a node with an allowance of Fault.N items per second answers so many now.

@@ -117,7 +117,9 @@ func (v *view) forgeLogs(r request, raw json.RawMessage) (json.RawMessage, error
 	for _, i := range v.list {
 		switch i.Mode {
 		case Invented, Bits, Receipts:
-			logs = append(logs, i.asked(r)...)
+			invented := asked(r, i.Logs)
+			logs = append(logs, invented...)
+			i.hits.Add(int64(len(invented)))
 		case Changed:
 			for n := range logs {
 				if data := logs[n].Data; logs[n].BlockNumber >= i.N && len(data) > 0 {
@@ -176,8 +178,8 @@ func (i *Injected) altered(log any) (gone bool) {
 	return false
 }
 
-// asked are the invented logs that an eth_getLogs asks for.
-func (i *Injected) asked(r request) (logs []types.Log) {
+// asked are those of some logs that an eth_getLogs asks for.
+func asked(r request, some []types.Log) (logs []types.Log) {
 	q, ok := read[struct {
 		BlockHash *common.Hash
 		Address   []common.Address
@@ -188,12 +190,12 @@ func (i *Injected) asked(r request) (logs []types.Log) {
 	}
 
 	from, to, ranged := span(r)
-	for _, l := range i.Logs {
+	for _, l := range some {
 		here := ranged && l.BlockNumber >= from && l.BlockNumber <= to || q.BlockHash != nil && *q.BlockHash == l.BlockHash
 		named := len(q.Address) == 0 || slices.Contains(q.Address, l.Address)
-		if here && named && (len(q.Topics) == 0 || len(q.Topics[0]) == 0 || slices.Contains(q.Topics[0], l.Topics[0])) {
+		wanted := len(q.Topics) == 0 || len(q.Topics[0]) == 0 || len(l.Topics) > 0 && slices.Contains(q.Topics[0], l.Topics[0])
+		if here && named && wanted {
 			logs = append(logs, l)
-			i.hits.Add(1)
 		}
 	}
 

@@ -235,14 +235,13 @@ func (v *view) one(r request) (response, error) {
 		}
 	}
 
-	if i := find(v.list, Own); i != nil {
-		if a, answered, err := v.ofOwn(i, &r); answered || err != nil {
-			return a, err
-		}
+	other := find(v.list, Own)
+	if other == nil && v.late != nil && v.late.Mode == Stayed {
+		other = v.late
 	}
 
-	if v.late != nil && v.late.Mode == Stayed {
-		if a, answered, err := v.ofBranch(&r); answered || err != nil {
+	if other != nil {
+		if a, answered, err := v.ofTail(other, &r); answered || err != nil {
 			return a, err
 		}
 	}

@@ -238,7 +238,7 @@ func (s *socket) deceive(list []*Injected, body []byte) []byte {
 
 	v := &view{Node: s.n, ctx: s.ctx, list: list}
 	if i := find(list, Own); i != nil {
-		a, _, err := v.ofOwn(i, &request{Method: "eth_getBlockByNumber",
+		a, _, err := v.ofTail(i, &request{Method: "eth_getBlockByNumber",
 			Params: []json.RawMessage{[]byte(`"latest"`), []byte("false")}})
 		if err != nil {
 			return nil
