@@ -90,8 +90,8 @@ func (w *way) compose() []*ask {
 }
 
 // flood asks for approvals of escrows that do not exist, as many as one requester may have open.
-func (w *way) flood(ctx context.Context, n int) {
-	asks := make([]*ask, n)
+func (w *way) flood(ctx context.Context, f Fault) error {
+	asks := make([]*ask, f.N)
 	w.mu.Lock()
 	for i := range asks {
 		c := command.Command{
@@ -119,10 +119,13 @@ func (w *way) flood(ctx context.Context, n int) {
 	w.asked = append(w.asked, asks...)
 	w.mu.Unlock()
 	var all sync.WaitGroup
-	defer all.Wait()
 	for some := range slices.Chunk(asks, command.MaxCommands) {
 		all.Go(func() { w.deliver(ctx, some, w.pick(2) == 0) })
 	}
+
+	all.Wait()
+
+	return nil
 }
 
 // forge copies a command without its signature, as whoever has read it can.

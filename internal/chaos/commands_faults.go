@@ -24,36 +24,6 @@ import (
 // sendPatience is how long a fault waits for a transaction.
 const sendPatience = 15 * time.Second
 
-// inject carries one fault of the way back out, and undoes it.
-func (w *way) inject(ctx context.Context, f Fault) error {
-	switch f.Kind {
-	case StepKill, StepFreeze, StepCut:
-		return w.atStep(ctx, f)
-	case SendLost, SendForget, SendRefuse:
-		w.misbehave(ctx, f)
-	case SendHang:
-		w.hang(ctx, f)
-	case SendKill, SendFreeze:
-		return w.crashSending(ctx, f)
-	case Spike, Rise:
-		return w.spike(ctx, f.N)
-	case Flood:
-		w.flood(ctx, f.N)
-	case ReceiptNull, ReceiptLate:
-		w.hideReceipts(ctx, f)
-	case ForeignUse:
-		return w.useKey(ctx, w.senders[f.N%len(w.senders)].Address, f.Keep)
-	case Restore:
-		return w.restore(ctx, f)
-	case CancelAll:
-		w.cancelAll(ctx, "")
-	default:
-		return fmt.Errorf("there is no fault %s", f.Kind)
-	}
-
-	return nil
-}
-
 // owner is the number of the instance that has a sender now, and its process; -1 if that is not known.
 func (w *way) owner(ctx context.Context, sender string) int {
 	var id string
@@ -124,20 +94,23 @@ func (w *way) atStep(ctx context.Context, f Fault) error {
 }
 
 // misbehave makes one node or both mistreat transactions for a time.
-func (w *way) misbehave(ctx context.Context, f Fault) {
-	fault := faults.Fault{Mode: map[Kind]faults.Mode{SendLost: faults.SendLost, SendForget: faults.SendForgotten,
-		SendRefuse: faults.SendRefused}[f.Kind], Words: sendWords[f.N%len(sendWords)]}
-	if f.Keep {
-		fault.Share = 0.5
-	}
-
-	for i, n := range w.run.nodes.front {
-		if i == f.Who%2 || f.Who%3 > 0 { // both, mostly
-			defer n.Inject(fault).Remove()
+func misbehave(mode faults.Mode) func(*run, context.Context, Fault) error {
+	return func(r *run, ctx context.Context, f Fault) error {
+		fault := faults.Fault{Mode: mode, Words: sendWords[f.N%len(sendWords)]}
+		if f.Keep {
+			fault.Share = 0.5
 		}
-	}
 
-	pause(ctx, f.For)
+		for i, n := range r.nodes.front {
+			if i == f.Who%2 || f.Who%3 > 0 { // both, mostly
+				defer n.Inject(fault).Remove()
+			}
+		}
+
+		pause(ctx, f.For)
+
+		return nil
+	}
 }
 
 // answerWait is less than a relayer waits for an answer to a transaction.
@@ -145,7 +118,7 @@ const answerWait = 4 * time.Second
 
 // hang has one node take transactions and say nothing of them, so long that a sender comes to its next one. One that
 // waits for every node comes to none within answerWait: where it has one in flight, and no other fault, that is wrong.
-func (w *way) hang(ctx context.Context, f Fault) {
+func (w *way) hang(ctx context.Context, f Fault) error {
 	hung, p := w.run.nodes.front[f.Who%2].Inject(faults.Fault{Mode: faults.SendHangs}), w.run.plan
 	defer hung.Remove()
 	var last time.Time // when a transaction came
@@ -153,7 +126,7 @@ func (w *way) hang(ctx context.Context, f Fault) {
 	late := func() bool { return hits > 0 && soonest > answerWait }
 	for begun := time.Now(); time.Since(begun) < f.For || late() && time.Since(begun) < sendPatience; {
 		if !pause(ctx, time.Millisecond) {
-			return
+			return nil
 		}
 
 		if n := hung.Hits(); n > hits {
@@ -169,6 +142,8 @@ func (w *way) hang(ctx context.Context, f Fault) {
 	if late() && p.Commands.Senders*p.Commands.InFlight*len(p.Faults) == 1 {
 		w.run.note("the sender waits for a node that does not answer")
 	}
+
+	return nil
 }
 
 // sendTrap is a crash that waits for a transaction.
@@ -274,8 +249,8 @@ func (w *way) onSend(raw []byte) bool {
 }
 
 // spike fills blocks, so that the base fee rises and nothing else gets in.
-func (w *way) spike(ctx context.Context, blocks int) error {
-	for range blocks {
+func (w *way) spike(ctx context.Context, f Fault) error {
+	for range f.N {
 		if err := func() error {
 			w.run.mining.Lock()
 			defer w.run.mining.Unlock()
@@ -296,7 +271,7 @@ func (w *way) spike(ctx context.Context, blocks int) error {
 const receiptLag = 4 * time.Second
 
 // hideReceipts has one node or both know no receipts, or know them late, for a time.
-func (w *way) hideReceipts(ctx context.Context, f Fault) {
+func (w *way) hideReceipts(ctx context.Context, f Fault) error {
 	var mu sync.Mutex
 	asked := map[common.Hash]time.Time{} // for the first time
 	hidden := func(method, result string) string {
@@ -329,10 +304,14 @@ func (w *way) hideReceipts(ctx context.Context, f Fault) {
 	mu.Lock()
 	defer mu.Unlock()
 	w.run.saw("%s: %d receipts", f.Kind, len(asked))
+
+	return nil
 }
 
-// useKey sends a transaction with a sender's key, as a thief would; steal: for the nonce that is to be mined next.
-func (w *way) useKey(ctx context.Context, sender common.Address, steal bool) error {
+// useKey sends a transaction with a sender's key, as a thief would; with Keep for the nonce that is to be mined next.
+func (w *way) useKey(ctx context.Context, f Fault) error {
+	thief := w.senders[f.N%len(w.senders)]
+	sender := thief.Address
 	c, err := ethclient.DialContext(ctx, w.run.chain.HTTP())
 	if err != nil {
 		return err
@@ -344,7 +323,7 @@ func (w *way) useKey(ctx context.Context, sender common.Address, steal bool) err
 	}
 
 	tip := big.NewInt(2e9)
-	if steal {
+	if f.Keep {
 		if nonce, err = c.NonceAt(ctx, sender, nil); err != nil {
 			return err
 		}
@@ -352,25 +331,19 @@ func (w *way) useKey(ctx context.Context, sender common.Address, steal bool) err
 		tip = big.NewInt(1e11) // more than what is offered for it
 	}
 
-	for _, a := range w.senders {
-		if a.Address != sender {
-			continue
-		}
+	tx, err := types.SignNewTx(thief.Key, types.LatestSignerForChainID(w.run.chain.ChainID()), &types.DynamicFeeTx{
+		ChainID: w.run.chain.ChainID(), Nonce: nonce, GasTipCap: tip, GasFeeCap: big.NewInt(1e12), Gas: 21000,
+		To: &common.Address{1}, Value: big.NewInt(1),
+	})
+	if err != nil {
+		return err
+	}
 
-		tx, err := types.SignNewTx(a.Key, types.LatestSignerForChainID(w.run.chain.ChainID()), &types.DynamicFeeTx{
-			ChainID: w.run.chain.ChainID(), Nonce: nonce, GasTipCap: tip, GasFeeCap: big.NewInt(1e12), Gas: 21000,
-			To: &common.Address{1}, Value: big.NewInt(1),
-		})
-		if err != nil {
-			return err
-		}
-
-		if c.SendTransaction(ctx, tx) == nil { // else the relayer was faster
-			w.mu.Lock()
-			w.foreign[tx.Hash()] = foreignUse{sender, nonce}
-			w.mu.Unlock()
-			w.run.saw("foreign use of nonce %d of %s: %s", nonce, sender, tx.Hash())
-		}
+	if c.SendTransaction(ctx, tx) == nil { // else the relayer was faster
+		w.mu.Lock()
+		w.foreign[tx.Hash()] = foreignUse{sender, nonce}
+		w.mu.Unlock()
+		w.run.saw("foreign use of nonce %d of %s: %s", nonce, sender, tx.Hash())
 	}
 
 	return nil
@@ -393,10 +366,7 @@ func (w *way) restore(ctx context.Context, f Fault) error {
 	}
 
 	pause(ctx, f.For)
-	if err := w.awaitForgotten(ctx); err != nil {
-		return err
-	}
-
+	w.awaitForgotten(ctx)
 	var down []int
 	if !f.Keep {
 		down = r.killEvery()
@@ -431,26 +401,17 @@ func (w *way) replace(ctx context.Context) error {
 // awaitForgotten waits until a transaction was sent that the copy does not know: without one nothing
 // was forgotten that matters, and no sender would have to halt. It does not wait for ever: nothing may
 // be asked for.
-func (w *way) awaitForgotten(ctx context.Context) error {
-	const count = `select count(*) from command_attempts`
-	backup, err := pgx.Connect(ctx, w.run.lab.PG.URL(copyName))
-	if err != nil {
-		return fmt.Errorf("read the copy of the database: %w", err)
+func (w *way) awaitForgotten(ctx context.Context) {
+	sent := func() (n int) {
+		_ = w.run.lab.DB.QueryRow(ctx, `select count(*) from command_attempts`).Scan(&n)
+		return n
 	}
-
-	var sent, known int
-	err = backup.QueryRow(ctx, count).Scan(&known)
-	if err := errors.Join(err, backup.Close(ctx)); err != nil {
-		return fmt.Errorf("read the copy of the database: %w", err)
-	}
-
-	for begun := time.Now(); time.Since(begun) < sendPatience; {
-		if w.run.lab.DB.QueryRow(ctx, count).Scan(&sent) == nil && sent > known || !pause(ctx, 20*time.Millisecond) {
-			break
+	known := sent() // or more than that
+	for begun := time.Now(); time.Since(begun) < sendPatience && sent() <= known; {
+		if !pause(ctx, 20*time.Millisecond) {
+			return
 		}
 	}
-
-	return nil
 }
 
 // noteForgotten keeps what the database that was replaced said, for the oracle.
@@ -483,64 +444,32 @@ func (w *way) noteForgotten(ctx context.Context) error {
 	return nil
 }
 
-// alone runs statements that need the database to have no connections.
-func (w *way) alone(ctx context.Context, statements ...string) (err error) {
-	u := w.run.lab.PG.URL("postgres")
-	conn, err := pgx.Connect(ctx, u)
+// alone runs statements that need the databases to have no connections.
+func (w *way) alone(ctx context.Context, statements ...string) error {
+	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, w.run.lab.PG.URL("postgres"))
 	if err != nil {
 		return fmt.Errorf("connect to the maintenance database: %w", err)
 	}
 
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
-	allow := func(name string, yes bool) error {
-		_, err := conn.Exec(ctx, fmt.Sprintf(`alter database %s allow_connections %v`, name, yes))
-		return err
+	const ours = ` where datname in ('relayer', '` + copyName + `', '` + goneName + `')`
+	done := func(sql string) bool {
+		_, err = conn.Exec(ctx, sql)
+		return err == nil
 	}
-	if err := allow("relayer", false); err != nil {
-		return err
-	}
-
-	for range 100 {
-		if _, err = conn.Exec(ctx, `select pg_terminate_backend(pid) from pg_stat_activity where datname in ('relayer', '`+
-			copyName+`')`); err != nil {
-			return err
-		}
-
-		for len(statements) > 0 {
-			if _, err = conn.Exec(ctx, statements[0]); err != nil {
-				break // somebody is connected still
-			}
-
+	_ = lab.Until(ctx, 20*time.Millisecond, "the databases to be free", func() bool { // somebody may be connected still
+		for done(`update pg_database set datallowconn = false`+ours) &&
+			done(`select pg_terminate_backend(pid) from pg_stat_activity`+ours) && len(statements) > 0 && done(statements[0]) {
 			statements = statements[1:]
 		}
 
-		if len(statements) == 0 {
-			break
-		}
-
-		pause(ctx, 20*time.Millisecond)
-	}
-
-	if err != nil {
-		return fmt.Errorf("%s: %w", statements[0], err)
-	}
-
-	var names []string
-	rows, _ := conn.Query(ctx, `select datname from pg_database where not datallowconn
-		and datname in ('relayer', 'replaced', 'backup')`)
-	if names, err = pgx.CollectRows(rows, pgx.RowTo[string]); err != nil {
-		return err
-	}
-
-	for _, name := range names {
-		if err := allow(name, true); err != nil {
-			return err
-		}
-	}
-
+		return len(statements) == 0 && done(`update pg_database set datallowconn = true`+ours)
+	})
 	w.run.lab.DB.Reset()
 
-	return nil
+	return err
 }
 
 // cancelAll asks for every command of a state to be given up; empty: of any that is open.
@@ -555,6 +484,12 @@ func (w *way) cancelAll(ctx context.Context, state string) {
 	for _, id := range ids {
 		w.cancel(ctx, id)
 	}
+}
+
+// cancelEvery cancels every open command.
+func (w *way) cancelEvery(ctx context.Context, _ Fault) error {
+	w.cancelAll(ctx, "")
+	return nil
 }
 
 func lower(a common.Address) string { return strings.ToLower(a.Hex()) }

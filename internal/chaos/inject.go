@@ -15,7 +15,6 @@ import (
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/ethclient"
-	"google.golang.org/grpc/codes"
 
 	"github.com/fusion-prime/escrow-relayer/internal/faults"
 	"github.com/fusion-prime/escrow-relayer/internal/lab"
@@ -26,59 +25,12 @@ import (
 
 // inject makes one fault, and undoes it after its time.
 func (r *run) inject(ctx context.Context, f Fault) error {
-	if mode := nodeModes[f.Kind]; mode != "" {
-		return r.hitNodes(ctx, f, mode)
+	k := kinds[f.Kind]
+	if k.node.Mode != "" {
+		return r.hitNodes(ctx, f, k.node)
 	}
 
-	switch f.Kind {
-	case DBCut, DBFreeze, DBSlow, DBSwallow, DBHold, PubSubSwallow, PubSubHold, NodeSwallow, NodeLoss:
-		return r.disturb(ctx, f)
-	case CommitHold:
-		r.holdCommit(ctx, f)
-		return nil
-	case FreezeInCommit:
-		return r.freezeInCommit(ctx, f)
-	case HangingClaimer:
-		return r.hangClaimer(ctx, f)
-	case SlowDeletes:
-		return r.slowNotes(ctx, f)
-	case Session, Backends, Flap, Restart, Crash, BackendKill, DBDown, DBConnections, DBRefuse, DBCancel, DBLocks,
-		DBDeadlock:
-		return r.database(ctx, f)
-	case Kill, Freeze, Term, SlowStart, KillAfterAck, TakeoverReorg:
-		return r.hitProcess(ctx, f)
-	case KillAll, BackfillReorg:
-		return r.killAll(ctx, f)
-	case Repartition:
-		return r.roll(ctx, func() { r.total = f.N }, 300*time.Millisecond, false)
-	case Grow:
-		return r.growABIs(ctx, f)
-	case PubSubDown, Denied, AckLost, Slow, KeyFailing:
-		return r.pubsub(ctx, f)
-	case TopicGone:
-		return r.withoutTopic(ctx, f)
-	case Reorg, DeepReorg, ShiftReorg:
-		return r.reorganise(ctx, f)
-	case Burst:
-		return r.burst(ctx, f.N)
-	case NodeLies:
-		return r.lie(ctx, f)
-	case Replays:
-		r.replays(ctx, f)
-		return nil
-	case LateStayed:
-		return r.lateAndStayed(ctx, f)
-	case Empty:
-		r.mining.Lock()
-		defer r.mining.Unlock()
-		return r.chain.Mine(ctx, f.N)
-	}
-
-	if r.way != nil {
-		return r.way.inject(ctx, f)
-	}
-
-	return fmt.Errorf("there is no fault %s", f.Kind)
+	return k.do(r, ctx, f)
 }
 
 // hitProcess kills, freezes or stops one process, and lets it run again later.
@@ -156,31 +108,25 @@ func (r *run) killAll(ctx context.Context, f Fault) error {
 	return nil
 }
 
-// pubsub makes the server refuse, lose or delay publications.
-func (r *run) pubsub(ctx context.Context, f Fault) error {
-	var fault testpubsub.Fault
-	switch f.Kind {
-	case PubSubDown:
-		fault.Code = codes.Unavailable
-	case Denied:
-		fault.Code = codes.PermissionDenied
-	case AckLost:
-		fault = testpubsub.Fault{Code: codes.Aborted, Stored: true, Times: 3}
-	case Slow:
-		fault.Delay = 300 * time.Millisecond
-	case KeyFailing:
-		fault = testpubsub.Fault{Code: codes.PermissionDenied, Match: func(m *pubsubpb.PubsubMessage) bool {
-			h := fnv.New32a()
-			_, _ = h.Write([]byte(m.OrderingKey))
-			return h.Sum32()%uint32(f.N) == 0
-		}}
+// pubsub makes the server refuse, lose or delay publications: where N is drawn, those of one key in N.
+func pubsub(all testpubsub.Fault) func(*run, context.Context, Fault) error {
+	return func(r *run, ctx context.Context, f Fault) error {
+		fault := all
+		if f.N > 0 {
+			fault.Match = func(m *pubsubpb.PubsubMessage) bool {
+				h := fnv.New32a()
+				_, _ = h.Write([]byte(m.OrderingKey))
+
+				return h.Sum32()%uint32(f.N) == 0
+			}
+		}
+
+		i := r.lab.PubSub.Inject(fault)
+		pause(ctx, f.For)
+		i.Remove()
+
+		return nil
 	}
-
-	i := r.lab.PubSub.Inject(fault)
-	pause(ctx, f.For)
-	i.Remove()
-
-	return nil
 }
 
 // withoutTopic deletes the topic and creates it again. Of two such faults the second waits for the first.
@@ -245,9 +191,16 @@ func (r *run) blocks(ctx context.Context, n, actions int) error {
 	return nil
 }
 
-// burst makes n escrows in one block or a few, approves them all, and makes another contract emit
+// stretch makes blocks without anything.
+func (r *run) stretch(ctx context.Context, f Fault) error {
+	r.mining.Lock()
+	defer r.mining.Unlock()
+	return r.chain.Mine(ctx, f.N)
+}
+
+// burst makes many escrows in one block or a few, approves them all, and makes another contract emit
 // thousands of logs.
-func (r *run) burst(ctx context.Context, n int) error {
+func (r *run) burst(ctx context.Context, f Fault) error {
 	r.mining.Lock()
 	defer r.mining.Unlock()
 	l, err := testchain.OpenLoad(ctx, r.chain, r.lab.Contracts)
@@ -255,7 +208,7 @@ func (r *run) burst(ctx context.Context, n int) error {
 		return err
 	}
 	defer l.Close()
-	escrows, err := l.Create(ctx, n)
+	escrows, err := l.Create(ctx, f.N)
 	if err != nil {
 		return err
 	}
@@ -264,9 +217,8 @@ func (r *run) burst(ctx context.Context, n int) error {
 }
 
 // hitNodes makes one node or both misbehave for a time; a node that omits logs does so until the end.
-func (r *run) hitNodes(ctx context.Context, f Fault, mode faults.Mode) error {
-	fault, err := r.nodeFault(ctx, f, mode)
-	if err != nil {
+func (r *run) hitNodes(ctx context.Context, f Fault, fault faults.Fault) error {
+	if err := r.particulars(ctx, f, &fault); err != nil {
 		return err
 	}
 
@@ -379,9 +331,9 @@ func (r *run) branch(ctx context.Context, depth int) (first uint64, hashes []com
 	return first, hashes, nil
 }
 
-// nodeFault says how a node is to misbehave, in the terms of package faults.
-func (r *run) nodeFault(ctx context.Context, f Fault, mode faults.Mode) (faults.Fault, error) {
-	fault := faults.Fault{Mode: mode, N: uint64(f.N)}
+// particulars says how exactly a node is to misbehave.
+func (r *run) particulars(ctx context.Context, f Fault, fault *faults.Fault) error {
+	fault.N = uint64(f.N)
 	switch f.Kind {
 	case NodeSlow:
 		fault.Delay = f.For / 2
@@ -393,48 +345,33 @@ func (r *run) nodeFault(ctx context.Context, f Fault, mode faults.Mode) (faults.
 		if f.Keep {
 			fault.Share = 0.3
 		}
-	case NodeChain:
-		fault.N = 5
-	case NodePruned:
+	case NodePruned, NodeForgets: // what is older than that is gone
 		head, err := r.lab.Head(ctx)
-		if err != nil {
-			return fault, err
-		}
-
-		fault.N = head - min(head, 20)
+		fault.N = head - min(head, fault.N)
+		return err
 	case NodeUneven:
-		fault.Share = 0.4
 		if f.Keep {
 			fault.Mode = faults.Split
 		}
 	case NodeStayed:
 		var err error
-		fault.Share = 0.4
-		if fault.N, fault.Branch, err = r.branch(ctx, f.N); err != nil {
-			return fault, err
-		}
+		fault.N, fault.Branch, err = r.branch(ctx, f.N)
+		return err
 	case NodeStands: // above the genesis block, which has no time that would tell its age
 		confirmations := uint64(r.plan.Confirmations)
 		head, err := r.reach(ctx, confirmations+1)
-		if err != nil {
-			return fault, err
-		}
-
-		fault.N = head - confirmations
-	case NodeForgets:
-		head, err := r.lab.Head(ctx)
-		if err != nil {
-			return fault, err
-		}
-
-		fault.N = head - min(head, uint64(f.N))
-	case NodeCloses:
-		fault.Delay = time.Second
+		fault.N = head - min(head, confirmations)
+		return err
 	case NodeWords:
 		fault.Words = unknownWords[f.N%len(unknownWords)]
 	}
 
-	return fault, nil
+	return nil
+}
+
+// repartition is a rolling restart with another total.
+func (r *run) repartition(ctx context.Context, f Fault) error {
+	return r.roll(ctx, func() { r.total = f.N }, 300*time.Millisecond, false)
 }
 
 // roll restarts one instance after the other with other settings. The next one waits, as operators do:

@@ -113,73 +113,59 @@ func (n *network) environ() map[string]string {
 	}
 }
 
-// hit are the proxies that a fault of the network is put into.
-func (n *network) hit(f Fault) []*faults.TCP {
-	switch f.Kind {
-	case PubSubSwallow, PubSubHold:
-		return []*faults.TCP{n.pubsub}
-	case NodeSwallow:
-		if f.Both {
-			return n.nodes[:]
-		}
+// Which proxies of an instance a fault is put into.
+func toDatabase(n *network, _ Fault) []*faults.TCP { return []*faults.TCP{n.database} }
+func toPubSub(n *network, _ Fault) []*faults.TCP   { return []*faults.TCP{n.pubsub} }
+func toNodes(n *network, _ Fault) []*faults.TCP    { return n.nodes[:] }
 
-		return n.nodes[f.N%2 : f.N%2+1]
-	case NodeLoss:
+func toANode(n *network, f Fault) []*faults.TCP {
+	if f.Both {
 		return n.nodes[:]
-	default:
-		return []*faults.TCP{n.database}
 	}
+
+	return n.nodes[f.N%2 : f.N%2+1]
 }
 
-// begin makes the fault in a proxy.
-func begin(t *faults.TCP, f Fault) (undo func() error) {
-	switch f.Kind {
-	case DBCut, NodeLoss:
-		return t.Cut()
-	case DBFreeze:
-		return t.Freeze()
-	case DBSlow:
-		return t.Slow(dbDelay)
-	case DBHold, PubSubHold:
-		return t.Hold(f.Keep)
-	default:
-		return t.Swallow(f.Keep)
-	}
-}
+// What a proxy does.
+func cut(t *faults.TCP, _ Fault) (undo func() error)     { return t.Cut() }
+func freeze(t *faults.TCP, _ Fault) (undo func() error)  { return t.Freeze() }
+func slow(t *faults.TCP, _ Fault) (undo func() error)    { return t.Slow(dbDelay) }
+func hold(t *faults.TCP, f Fault) (undo func() error)    { return t.Hold(f.Keep) }
+func swallow(t *faults.TCP, f Fault) (undo func() error) { return t.Swallow(f.Keep) }
 
 // disturb the network of an instance, or of all, for a time.
-func (r *run) disturb(ctx context.Context, f Fault) error {
-	r.mu.Lock()
-	var hit []*faults.TCP
-	for i, n := range r.network {
-		if i == f.Who || f.Both && f.Kind != NodeSwallow {
-			hit = append(hit, n.hit(f)...)
+func disturb(hit func(*network, Fault) []*faults.TCP,
+	begin func(*faults.TCP, Fault) func() error) func(*run, context.Context, Fault) error {
+	return func(r *run, ctx context.Context, f Fault) error {
+		r.mu.Lock()
+		var undo []func() error
+		for i, n := range r.network {
+			if i == f.Who || f.Both && f.Kind != NodeSwallow {
+				for _, t := range hit(n, f) {
+					undo = append(undo, begin(t, f))
+				}
+			}
 		}
-	}
 
-	r.mu.Unlock()
-	var undo []func() error
-	for _, t := range hit {
-		undo = append(undo, begin(t, f))
-	}
+		r.mu.Unlock()
+		r.endure(ctx, f, "r"+strconv.Itoa(f.Who))
+		var errs []error
+		for _, u := range undo {
+			errs = append(errs, u())
+		}
 
-	r.endure(ctx, f, "r"+strconv.Itoa(f.Who))
-	var errs []error
-	for _, u := range undo {
-		errs = append(errs, u())
+		return errors.Join(errs...)
 	}
-
-	return errors.Join(errs...)
 }
 
 // holdCommit holds one instance's next commit on its way to the server, and forwards it later, when the
 // instance has gone on to something else.
-func (r *run) holdCommit(ctx context.Context, f Fault) {
+func (r *run) holdCommit(ctx context.Context, f Fault) error {
 	r.mu.Lock()
 	n := r.network[f.Who]
 	r.mu.Unlock()
 	if n == nil {
-		return
+		return nil
 	}
 
 	trap := n.database.Trap("commit\x00")
@@ -191,4 +177,6 @@ func (r *run) holdCommit(ctx context.Context, f Fault) {
 		r.endure(ctx, f, "r"+strconv.Itoa(f.Who))
 	case <-bounded.Done():
 	}
+
+	return nil
 }

@@ -141,7 +141,11 @@ func (r *run) judgeChain(ctx context.Context, s side, omits bool, v *Verdict) er
 // sent the message and before it had noted that, or had to stop before it learnt that
 // the message was stored.
 func (r *run) doubtful() bool {
-	return r.lost() > 0 || r.plan.Has(inDoubt...) || r.plan.Has(pubsubOutages...) && r.plan.Has(stops...)
+	outage := func(k kind) bool { return k.outage }
+	stops := func(k kind) bool { return k.stops }
+	doubt := func(k kind) bool { return k.doubt }
+
+	return r.lost() > 0 || r.plan.some(doubt) || r.plan.some(outage) && r.plan.some(stops)
 }
 
 // epoch is after how many blocks the simulated chain finalises, as Ethereum does.

@@ -24,7 +24,7 @@ const requestSome = `
 // replays has events published again while the fleet publishes others. Every second request is written
 // by a transaction that stays open while the owners of the slots commit, so that it is committed behind
 // requests and events with higher numbers. That the database fails meanwhile is no error.
-func (r *run) replays(ctx context.Context, f Fault) {
+func (r *run) replays(ctx context.Context, f Fault) error {
 	n := 0
 	r.repeat(ctx, f.For, 50*time.Millisecond, func() {
 		tx, err := r.lab.DB.Begin(ctx)
@@ -44,6 +44,8 @@ func (r *run) replays(ctx context.Context, f Fault) {
 		_ = tx.Commit(ctx)
 		_, _ = r.lab.DB.Exec(ctx, `select pg_notify('relayer_requests', $1::text)`, r.chain.ChainID().Int64())
 	})
+
+	return nil
 }
 
 // killBackend ends one server process of an instance by SIGKILL: Postgres ends all others and recovers,
@@ -81,7 +83,7 @@ func (r *run) lateAndStayed(ctx context.Context, f Fault) error {
 	g.Go(func() error {
 		pause(ctx, f.For/2+2*time.Second)
 		f.Kind, f.For = NodeStayed, f.For+2*time.Second
-		return r.hitNodes(ctx, f, faults.Stayed)
+		return r.hitNodes(ctx, f, faults.Fault{Mode: faults.Stayed, Share: 0.4})
 	})
 
 	return g.Wait()

@@ -193,8 +193,8 @@ func asked(r request, some []types.Log) (logs []types.Log) {
 	for _, l := range some {
 		here := ranged && l.BlockNumber >= from && l.BlockNumber <= to || q.BlockHash != nil && *q.BlockHash == l.BlockHash
 		named := len(q.Address) == 0 || slices.Contains(q.Address, l.Address)
-		wanted := len(q.Topics) == 0 || len(q.Topics[0]) == 0 || len(l.Topics) > 0 && slices.Contains(q.Topics[0], l.Topics[0])
-		if here && named && wanted {
+		every := len(q.Topics) == 0 || len(q.Topics[0]) == 0
+		if here && named && (every || len(l.Topics) > 0 && slices.Contains(q.Topics[0], l.Topics[0])) {
 			logs = append(logs, l)
 		}
 	}

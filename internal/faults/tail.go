@@ -86,8 +86,8 @@ func (b *tailBlock) read(receipts []byte) error {
 	return nil
 }
 
-// ofTail answers a request from the tail where that has what it asks for, or does not have it, and puts into it what the
-// node behind is to be asked else.
+// ofTail answers a request from the tail where that has what it asks for, or does not have it, and puts into it what
+// the node behind is to be asked else.
 func (v *view) ofTail(i *Injected, r *request) (a response, answered bool, err error) {
 	if len(r.Params) == 0 && r.Method != "eth_blockNumber" {
 		return a, false, nil

@@ -1,6 +1,6 @@
 // Package lab sets up everything a fleet of relayers needs on one machine, and runs real relayer
-// processes against it: a Postgres, a chain with the contracts, a Pub/Sub server, and what that was given. The demo, the
-// fleet tests, the chaos harness and the benchmarks share it.
+// processes against it: a Postgres, a chain with the contracts, a Pub/Sub server, and what that was given. The demo,
+// the fleet tests, the chaos harness and the benchmarks share it.
 package lab
 
 import (

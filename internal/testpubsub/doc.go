@@ -8,5 +8,6 @@
 //
 // Faults are injected before a request is stored, so that a slow answer slows only its own request.
 //
-// Processes reach it through PUBSUB_EMULATOR_HOST. Server.Tap sees what was stored, in that order, at no cost to delivery.
+// Processes reach it through PUBSUB_EMULATOR_HOST. Server.Tap sees what was stored, in that order, at no cost to
+// delivery.
 package testpubsub

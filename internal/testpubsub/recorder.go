@@ -23,8 +23,8 @@ type Message struct {
 	Received   time.Time // when the server stored it
 }
 
-// Recorder holds messages in the order in which the server stored them: those of a key come to a consumer so. Its methods
-// may be called concurrently.
+// Recorder holds messages in the order in which the server stored them, in which those of a key come to a consumer. Its
+// methods may be called concurrently.
 type Recorder struct {
 	server *Server
 	topics []string // full names; empty: every topic

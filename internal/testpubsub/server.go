@@ -140,7 +140,7 @@ func (s *Server) Unacknowledged(subscription string) (n int) {
 	return n
 }
 
-// Tap records the messages of topics, by their full names, or every message, from now on, until the recorder is stopped.
+// Tap records the messages of topics, by their full names, or all, from now on, until the recorder is stopped.
 func (s *Server) Tap(topics ...string) *Recorder { return s.tap(&Recorder{topics: topics}) }
 
 // TapRaw is Tap of messages that are not decoded: a benchmark's, which would measure that too, an older release's, and
@@ -324,8 +324,8 @@ func SubscriptionName(project, subscription string) string {
 	return fmt.Sprintf("projects/%s/subscriptions/%s", project, subscription)
 }
 
-// ackDeadlineSeconds is how long the server waits for an acknowledgement before it delivers again: the longest there is,
-// since a stalled test is no reason for duplicates.
+// ackDeadlineSeconds is how long the server waits for an acknowledgement before it delivers again: the longest there
+// is, since a stalled test is no reason for duplicates.
 const ackDeadlineSeconds = 600
 
 // CreateTopic creates a topic at the server at addr; one that exists is fine.
