@@ -274,12 +274,12 @@ func (d *dev) run(ctx context.Context) (err error) {
 	}
 
 	log := filepath.Join(d.dir, "relayer.log")
-	p, err := lab.StartProcess(d.o.Bin, []string{"run"}, append(os.Environ(), settings...), log)
+	p, err := lab.StartRelayer("the relayer", d.o.Bin, append(os.Environ(), settings...), strconv.Itoa(d.o.Port), log)
 	if err != nil {
 		return err
 	}
 
-	p.ID, p.URL, p.LogFile = "the relayer", "http://127.0.0.1:"+strconv.Itoa(d.o.Port), "below"
+	p.LogFile = "below"
 	defer func() {
 		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopWithin)
 		defer cancel()

@@ -289,22 +289,17 @@ func (l *Lab) Run(id string, number, total int, env map[string]string) (*Process
 }
 
 // run starts a relayer process at a port; empty: one that is free.
-func (l *Lab) run(id string, environ []string, port string) (*Process, error) {
+func (l *Lab) run(id string, environ []string, port string) (p *Process, err error) {
 	if port == "" {
-		var err error
 		if port, err = l.Port(); err != nil {
 			return nil, err
 		}
-
-		environ = append(environ, "PORT="+port)
 	}
 
-	p, err := StartProcess(l.Bin, []string{"run"}, environ, filepath.Join(l.Dir, id+".log"))
-	if err != nil {
+	if p, err = StartRelayer(id, l.Bin, environ, port, filepath.Join(l.Dir, id+".log")); err != nil {
 		return nil, err
 	}
 
-	p.ID, p.URL = id, "http://127.0.0.1:"+port
 	l.later(func() error { p.Kill(); return nil })
 
 	return p, nil

@@ -4,9 +4,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"syscall"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -121,25 +119,4 @@ func TestNodeEndsWithItsProcess(t *testing.T) {
 	require.Error(t, child.Wait())
 	require.Eventually(t, func() bool { _, err := c.BlockNumber(t.Context()); return err != nil }, patience,
 		10*time.Millisecond)
-}
-
-func TestProcessHangs(t *testing.T) {
-	t.Parallel()
-	if testing.Short() {
-		return
-	}
-
-	n := startGeth(t, testchain.Options{}) // builds it, if need be
-	ctx := within(t)
-	require.NoError(t, n.Signal(syscall.SIGSTOP))
-	answered := make(chan error, 1)
-	go func() { answered <- n.Mine(ctx, 1) }()
-	select {
-	case err := <-answered:
-		require.Fail(t, "it answered", "%v", err)
-	case <-time.After(200 * time.Millisecond): // it hangs
-	}
-
-	require.NoError(t, n.Signal(syscall.SIGCONT))
-	require.NoError(t, <-answered)
 }
