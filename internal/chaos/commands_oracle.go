@@ -12,7 +12,6 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/core/types"
 	"github.com/ethereum/go-ethereum/ethclient"
-	"github.com/ethereum/go-ethereum/rpc"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/fusion-prime/escrow-relayer/internal/testchain"
@@ -28,24 +27,18 @@ type books struct {
 
 type commandRow struct {
 	ID, Sender, Kind, Escrow, Effect, Requester, State, Code string
-	Winner                                                   *string
+	Winner, TxHash, BlockHash, FeePaid, EventID              string // empty: none
 	Nonce                                                    *int64
 	MaxFee                                                   string
 	ExpiresAt, ReceivedAt                                    time.Time
 	AnsweredAt                                               *time.Time
 	Reopened                                                 int
-	TxHash, BlockHash, FeePaid, EventID                      *string
 	Block                                                    *int64
 }
 
 type attemptRow struct {
-	Hash, Sender string
-	Nonce        int64
-	CommandID    string
-	Purpose      string
-	Gas          int64
-	FeeCap       string
-	SignedAt     time.Time
+	Hash, CommandID, Purpose string
+	SignedAt                 time.Time
 }
 
 type querier interface {
@@ -54,10 +47,10 @@ type querier interface {
 
 func readBooks(ctx context.Context, db querier) (*books, error) {
 	b := &books{map[string]commandRow{}, map[common.Hash]attemptRow{}}
-	rows, _ := db.Query(ctx, `select command_id, sender, kind, escrow, effect, requester, state, code, winner, nonce,
-		max_fee::text, expires_at, received_at,
-		answered_at, reopened, tx_hash, block_hash, fee_paid::text, event_id, block_number from commands
-		where requester <> $1`, past)
+	rows, _ := db.Query(ctx, `select command_id, sender, kind, escrow, effect, requester, state, code,
+		coalesce(winner, ''), coalesce(tx_hash, ''), coalesce(block_hash, ''), coalesce(fee_paid::text, ''),
+		coalesce(event_id, ''), nonce, max_fee::text, expires_at, received_at, answered_at, reopened, block_number
+		from commands where requester <> $1`, past)
 	commands, err := pgx.CollectRows(rows, pgx.RowToStructByPos[commandRow])
 	if err != nil {
 		return nil, fmt.Errorf("read the commands: %w", err)
@@ -67,9 +60,7 @@ func readBooks(ctx context.Context, db querier) (*books, error) {
 		b.commands[c.ID] = c
 	}
 
-	rows, _ = db.Query(ctx,
-		`select tx_hash, sender, nonce, command_id, purpose, gas, fee_cap::text, signed_at from command_attempts
-			order by nonce, attempt`)
+	rows, _ = db.Query(ctx, `select tx_hash, command_id, purpose, signed_at from command_attempts`)
 	attempts, err := pgx.CollectRows(rows, pgx.RowToStructByPos[attemptRow])
 	if err != nil {
 		return nil, fmt.Errorf("read the attempts: %w", err)
@@ -101,12 +92,11 @@ type mined struct {
 
 // readSenders reads every transaction of the senders from the chain, block by block.
 func (w *way) readSenders(ctx context.Context) (map[common.Hash]mined, error) {
-	c, err := rpc.DialContext(ctx, w.run.chain.HTTP())
+	eth, err := ethclient.DialContext(ctx, w.run.chain.HTTP())
 	if err != nil {
 		return nil, err
 	}
-	defer c.Close()
-	eth := ethclient.NewClient(c)
+	defer eth.Close()
 	head, err := eth.BlockNumber(ctx)
 	if err != nil {
 		return nil, err
@@ -129,8 +119,8 @@ func (w *way) readSenders(ctx context.Context) (map[common.Hash]mined, error) {
 				continue
 			}
 
-			var r *types.Receipt
-			if err := c.CallContext(ctx, &r, "eth_getTransactionReceipt", tx.Hash()); err != nil {
+			r, err := eth.TransactionReceipt(ctx, tx.Hash())
+			if err != nil {
 				return nil, err
 			}
 
@@ -267,16 +257,10 @@ func (w *way) unnoticed(ctx context.Context) (missing string, err error) {
 // adoptHalted gives each halted sender its next nonce.
 func (w *way) adoptHalted(ctx context.Context, v *Verdict) error {
 	rows, _ := w.run.lab.DB.Query(ctx, `select address, reason from senders where state = 'halted'`)
-	var address, reason string
-	var halts []func() error
-	_, err := pgx.ForEachRow(rows, []any{&address, &reason}, func() error {
-		sender, why := common.HexToAddress(address), reason
-		halts = append(halts, func() error { return w.adopt(ctx, v, sender, why) })
-		return nil
-	})
-	for _, f := range halts {
+	halted, err := pgx.CollectRows(rows, pgx.RowToStructByPos[struct{ Address, Reason string }])
+	for _, h := range halted {
 		if err == nil {
-			err = f()
+			err = w.adopt(ctx, v, common.HexToAddress(h.Address), h.Reason)
 		}
 	}
 
@@ -628,15 +612,8 @@ func (c *checker) answered(row commandRow) {
 		last = got[len(got)-1]
 	}
 
-	text := func(p *string) string {
-		if p == nil {
-			return ""
-		}
-
-		return *p
-	}
-	if string(last.State) != row.State || last.Code != row.Code || last.Transaction != text(row.TxHash) ||
-		last.BlockHash != text(row.BlockHash) || last.EventID != text(row.EventID) || last.FeePaid != text(row.FeePaid) {
+	if string(last.State) != row.State || last.Code != row.Code || last.Transaction != row.TxHash ||
+		last.BlockHash != row.BlockHash || last.EventID != row.EventID || last.FeePaid != row.FeePaid {
 		c.v.wrong("C4: the last answer to %s is %+v, the table says %+v", row.ID, last, row)
 	}
 
@@ -653,8 +630,8 @@ func (c *checker) answered(row commandRow) {
 	}
 
 	if row.State == string(command.Refused) && row.Code == command.CodeConflict {
-		if row.Winner == nil || last.Winner != *row.Winner {
-			c.v.wrong("C5: %s lost against %v, its answer names %q", row.ID, row.Winner, last.Winner)
+		if row.Winner == "" || last.Winner != row.Winner {
+			c.v.wrong("C5: %s lost against %q, its answer names %q", row.ID, row.Winner, last.Winner)
 		}
 	}
 }
@@ -679,14 +656,14 @@ const statementTime = 20 * time.Second
 
 // receipt: what a final state says of its transaction is what the chain says.
 func (c *checker) receipt(row commandRow) {
-	if row.TxHash == nil || row.BlockHash == nil {
+	if row.TxHash == "" || row.BlockHash == "" {
 		c.v.wrong("C4: %s is %s without a transaction", row.ID, row.State)
 		return
 	}
 
-	m, ok := c.chain[common.HexToHash(*row.TxHash)]
-	if !ok || m.receipt.BlockHash.Hex() != *row.BlockHash {
-		c.v.wrong("C4: %s is %s by %s in block %s, which the chain does not have", row.ID, row.State, *row.TxHash, *row.BlockHash)
+	m, ok := c.chain[common.HexToHash(row.TxHash)]
+	if !ok || m.receipt.BlockHash.Hex() != row.BlockHash {
+		c.v.wrong("C4: %s is %s by %s in block %s, which the chain does not have", row.ID, row.State, row.TxHash, row.BlockHash)
 		return
 	}
 
@@ -709,7 +686,7 @@ func (c *checker) receipt(row commandRow) {
 			len(m.tx.Data()) == 0
 	}
 
-	if !fits || a.CommandID != row.ID || row.FeePaid == nil || *row.FeePaid != paid {
+	if !fits || a.CommandID != row.ID || row.FeePaid != paid {
 		c.v.wrong("C4: %s is %s %s, which its receipt contradicts: a %s of %s with status %d, %d logs, late %v, paid %s not %v",
 			row.ID, row.State, row.Code, a.Purpose, a.CommandID, m.receipt.Status, len(m.receipt.Logs), late, paid, row.FeePaid)
 	}
@@ -727,7 +704,7 @@ func (c *checker) events(ctx context.Context) error {
 			continue
 		}
 
-		if row.EventID == nil || row.BlockHash == nil {
+		if row.EventID == "" || row.BlockHash == "" {
 			c.v.wrong("C4: %s is %s without an event", row.ID, row.State)
 			continue
 		}
@@ -736,13 +713,13 @@ func (c *checker) events(ctx context.Context) error {
 		if err := c.w.run.lab.DB.QueryRow(ctx, `select exists (select from processed_events where event_id = $1
 			and state = 'canonical' and event_type = $2
 			and escrow = $3 and block_hash = $4 and (event_type <> 'Approved' or lower(args ->> 'approver') = $5))`,
-			*row.EventID, eventOfKind[row.Kind], row.Escrow, row.BlockHash, row.Sender).Scan(&fits); err != nil {
-			return fmt.Errorf("look for event %s: %w", *row.EventID, err)
+			row.EventID, eventOfKind[row.Kind], row.Escrow, row.BlockHash, row.Sender).Scan(&fits); err != nil {
+			return fmt.Errorf("look for event %s: %w", row.EventID, err)
 		}
 
 		if !fits {
 			c.v.wrong("C4: %s is %s by event %s in block %s, which is not stored", row.ID, row.State,
-				*row.EventID, *row.BlockHash)
+				row.EventID, row.BlockHash)
 		}
 	}
 

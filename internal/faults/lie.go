@@ -540,41 +540,25 @@ func (v *view) logs(r request, a response) (response, error) {
 // leaveOut removes the logs of blocks that this node does not have yet or any more, and those that
 // the seed chooses.
 func (v *view) leaveOut(logs []json.RawMessage) []json.RawMessage {
-	before := len(logs)
-	if v.late != nil {
-		logs = slices.DeleteFunc(logs, func(l json.RawMessage) bool {
-			number, ok := blockNumber(l)
-			return ok && number > v.top
-		})
-		if len(logs) < before {
-			v.late.hits.Add(1)
+	forgotten, omit := find(v.list, Forgotten), find(v.list, Omit)
+	return slices.DeleteFunc(logs, func(l json.RawMessage) bool {
+		var by *Injected
+		number, ok := blockNumber(l)
+		switch {
+		case ok && v.late != nil && number > v.top:
+			by = v.late
+		case ok && forgotten != nil && number < forgotten.N:
+			by = forgotten
+		case omit != nil && v.omitted(l, omit.N):
+			by = omit
+		default:
+			return false
 		}
-	}
 
-	if i := find(v.list, Forgotten); i != nil {
-		logs = slices.DeleteFunc(logs, func(l json.RawMessage) bool {
-			number, ok := blockNumber(l)
-			if ok && number < i.N {
-				i.hits.Add(1)
-			}
+		by.hits.Add(1)
 
-			return ok && number < i.N
-		})
-	}
-
-	if i := find(v.list, Omit); i != nil {
-		logs = slices.DeleteFunc(logs, func(l json.RawMessage) bool {
-			if !v.omitted(l, i.N) {
-				return false
-			}
-
-			i.hits.Add(1)
-
-			return true
-		})
-	}
-
-	return logs
+		return true
+	})
 }
 
 // foreign is a log behind this one, with a topic that nobody asked for.

@@ -16,20 +16,15 @@ import (
 // else is answered like a request over HTTP.
 func (n *Node) socket(w http.ResponseWriter, r *http.Request) {
 	list, _ := n.faults.active()
-	if i := find(list, Down); i != nil && n.chance(i.Share) {
+	if i := find(list, Down, Limited, Failing); i != nil && n.chance(i.Share) {
 		i.hits.Add(1)
-		panic(http.ErrAbortHandler)
-	}
+		status, refused := map[Mode]int{Limited: http.StatusTooManyRequests, Failing: http.StatusBadGateway}[i.Mode]
+		if !refused {
+			panic(http.ErrAbortHandler)
+		}
 
-	if i := find(list, Limited); i != nil && n.chance(i.Share) {
-		i.hits.Add(1)
-		http.Error(w, "too many requests", http.StatusTooManyRequests)
-		return
-	}
+		http.Error(w, http.StatusText(status), status)
 
-	if i := find(list, Failing); i != nil && n.chance(i.Share) {
-		i.hits.Add(1)
-		http.Error(w, "bad gateway", http.StatusBadGateway)
 		return
 	}
 

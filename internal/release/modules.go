@@ -4,12 +4,8 @@
 package release
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"os"
 	"os/exec"
@@ -46,9 +42,10 @@ func (p Platform) environ() []string {
 
 // Modules lists what is linked into any of the platforms' binaries, by path. root is the repository's folder.
 func Modules(ctx context.Context, root string, platforms ...Platform) ([]Module, error) {
+	const linked = `{{with .Module}}{{if not .Main}}{{.Path}} {{.Version}} {{.Dir}}{{end}}{{end}}`
 	found := map[string]Module{}
 	for _, p := range platforms {
-		cmd := exec.CommandContext(ctx, "go", "list", "-deps", "-json=ImportPath,Standard,Module", Package)
+		cmd := exec.CommandContext(ctx, "go", "list", "-deps", "-f", linked, Package)
 		cmd.Dir, cmd.Env = root, p.environ()
 		cmd.Stderr = os.Stderr
 		out, err := cmd.Output()
@@ -56,22 +53,9 @@ func Modules(ctx context.Context, root string, platforms ...Platform) ([]Module,
 			return nil, fmt.Errorf("list what %s/%s links: %w", p.OS, p.Arch, err)
 		}
 
-		for d := json.NewDecoder(bytes.NewReader(out)); ; {
-			var pkg struct {
-				Standard bool
-				Module   *struct {
-					Path, Version, Dir string
-					Main               bool
-				}
-			}
-			if err := d.Decode(&pkg); errors.Is(err, io.EOF) {
-				break
-			} else if err != nil {
-				return nil, fmt.Errorf("read what go list says: %w", err)
-			}
-
-			if m := pkg.Module; !pkg.Standard && m != nil && !m.Main {
-				found[m.Path] = Module{m.Path, m.Version, m.Dir}
+		for line := range strings.Lines(string(out)) {
+			if of := strings.SplitN(strings.TrimSpace(line), " ", 3); len(of) == 3 {
+				found[of[0]] = Module{of[0], of[1], of[2]}
 			}
 		}
 	}
