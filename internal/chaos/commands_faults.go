@@ -40,19 +40,6 @@ func (w *way) owner(ctx context.Context, sender string) int {
 	return i
 }
 
-// reserve takes an instance for one fault, like alive; nil if another fault has it.
-func (r *run) reserve(i int) *lab.Process {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if i < 0 || i >= len(r.procs) || r.procs[i] == nil || !r.procs[i].Running() || r.dead[i] {
-		return nil
-	}
-
-	r.dead[i] = true
-
-	return r.procs[i]
-}
-
 // atStep waits until an instance is inside a step, and kills it, freezes it, or cuts it off there.
 func (w *way) atStep(ctx context.Context, f Fault) error {
 	r := w.run

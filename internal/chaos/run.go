@@ -358,12 +358,8 @@ func (r *run) launch(id string, number int, env map[string]string) (*lab.Process
 	first := *r.lab
 	first.RPC = strings.Split(env["RPC_URLS"], ",")
 	delete(env, "RPC_URLS")
-	path, err := first.WriteChains(id, number, r.second.lab(r))
-	if err != nil {
-		return nil, err
-	}
 
-	return r.lab.RunFile(id, number, r.total, env, path)
+	return first.RunChains(id, number, r.total, env, r.second.lab(r))
 }
 
 // again starts an instance, unless its number is none of the current total.
@@ -382,16 +378,28 @@ func (r *run) again(i int) error {
 // or dead. The fault gives it up by back.
 func (r *run) alive(who int) (int, *lab.Process) {
 	r.mu.Lock()
-	defer r.mu.Unlock()
-	for k := range r.procs {
-		i := (who + k) % len(r.procs)
-		if p := r.procs[i]; p != nil && p.Running() && !r.dead[i] {
-			r.dead[i] = true // until it is back
-			return i, p
+	n := len(r.procs)
+	r.mu.Unlock()
+	for k := range n {
+		if p := r.reserve((who + k) % n); p != nil {
+			return (who + k) % n, p
 		}
 	}
 
 	return -1, nil
+}
+
+// reserve takes the process with that number; nil: there is none, it is dead, or another fault has it.
+func (r *run) reserve(i int) *lab.Process {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if i < 0 || i >= len(r.procs) || r.procs[i] == nil || !r.procs[i].Running() || r.dead[i] {
+		return nil
+	}
+
+	r.dead[i] = true
+
+	return r.procs[i]
 }
 
 // back gives up an instance that alive has taken.

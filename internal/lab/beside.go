@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 
 	"github.com/fusion-prime/escrow-relayer/internal/testchain"
 )
@@ -16,7 +15,7 @@ import (
 // Beside sets up another chain for the relayers of l: its events have topics of their own, and its
 // Postgres and Pub/Sub server are those of l. Closing l closes it.
 func (l *Lab) Beside(ctx context.Context, o testchain.Options) (other *Lab, err error) {
-	other = &Lab{Options: l.Options, PG: l.PG, URL: l.URL, DB: l.DB, PubSub: l.PubSub, Dir: l.Dir, mu: &sync.Mutex{}}
+	other = &Lab{Options: l.Options, PG: l.PG, URL: l.URL, DB: l.DB, PubSub: l.PubSub, Dir: l.Dir, closers: &closers{}}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, other.Close())
@@ -58,11 +57,6 @@ func (l *Lab) RunChains(id string, number, total int, env map[string]string, oth
 		return nil, err
 	}
 
-	return l.RunFile(id, number, total, env, path)
-}
-
-// RunFile is RunChains with a configuration file that WriteChains has made.
-func (l *Lab) RunFile(id string, number, total int, env map[string]string, path string) (*Process, error) {
 	return l.run(id, l.EnvironChains(id, number, total, env, path), env["PORT"])
 }
 

@@ -12,6 +12,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -63,15 +64,19 @@ type Lab struct {
 	Received  *testpubsub.Recorder // of Topic
 	Retracted *testpubsub.Recorder // of Retractions
 	Dir       string               // logs of the relayers
-	mu        *sync.Mutex          // a pointer: tests copy a lab and change what it points to
-	closers   []func() error       // under mu
+	closers   *closers             // a pointer: what a copy of a lab starts ends with the lab
 	of        *Lab                 // beside which this one is; nil: none
+}
+
+type closers struct {
+	mu  sync.Mutex
+	all []func() error
 }
 
 // Start sets up a lab. ctx bounds the start only.
 func Start(ctx context.Context, o Options) (l *Lab, err error) {
 	o.Confirmations = cmp.Or(o.Confirmations, 2)
-	l = &Lab{Options: o, Chain: o.Node, mu: &sync.Mutex{}}
+	l = &Lab{Options: o, Chain: o.Node, closers: &closers{}}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, l.Close())
@@ -188,30 +193,23 @@ func (l *Lab) record(ctx context.Context, topic string) (*testpubsub.Recorder, e
 }
 
 func (l *Lab) later(f func() error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.closers = append(l.closers, f)
+	l.closers.mu.Lock()
+	defer l.closers.mu.Unlock()
+	l.closers.all = append(l.closers.all, f)
 }
 
 // Close ends everything that Start started and every relayer, the last first. The logs stay in Dir.
 func (l *Lab) Close() error {
+	l.closers.mu.Lock()
+	all := l.closers.all
+	l.closers.all = nil
+	l.closers.mu.Unlock()
 	var errs []error
-	for f := l.last(); f != nil; f = l.last() {
+	for _, f := range slices.Backward(all) {
 		errs = append(errs, f())
 	}
 
 	return errors.Join(errs...)
-}
-
-// last takes the newest closer; nil: none is left.
-func (l *Lab) last() (f func() error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if n := len(l.closers); n > 0 {
-		f, l.closers = l.closers[n-1], l.closers[:n-1]
-	}
-
-	return f
 }
 
 // Environ is the environment of a relayer, without anything of this process's own but PATH and HOME.

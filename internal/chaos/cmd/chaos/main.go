@@ -151,7 +151,6 @@ func seeds(ctx context.Context, o options) error {
 	}
 	defer end()
 
-	s := search{options: o, seed: o.first}
 	var mu sync.Mutex
 	ran, bad := 0, 0
 	tell := func(v *chaos.Verdict, err error, plan chaos.Plan) {
@@ -168,9 +167,10 @@ func seeds(ctx context.Context, o options) error {
 		}
 	}
 	var wg sync.WaitGroup
+	plans := o.plans(searching)
 	for range o.parallel {
 		wg.Go(func() {
-			for plan, ok := s.next(searching); ok; plan, ok = s.next(searching) {
+			for plan := range plans {
 				verdict, err := chaos.Run(ctx, o.bin, plan)
 				if ctx.Err() == nil {
 					tell(verdict, err, plan)
@@ -188,29 +188,26 @@ func seeds(ctx context.Context, o options) error {
 	return ctx.Err()
 }
 
-// search finds the seeds whose plans are wanted, one after the other, for several runs side by side.
-type search struct {
-	options
+// plans are those of the seeds that are wanted, one after the other, until there were enough or ctx ends.
+func (o options) plans(ctx context.Context) <-chan chaos.Plan {
+	found := make(chan chaos.Plan)
+	go func() { // ends with ctx
+		defer close(found)
+		for seed, n := o.first, 0; ctx.Err() == nil && (o.count == 0 || n < o.count); seed++ {
+			p := o.plan(seed)
+			if !o.wants(p) {
+				continue
+			}
 
-	mu    sync.Mutex
-	seed  uint64 // the next one to look at
-	begun int
-}
-
-// next returns the next plan to run; false when there were enough, or when ctx ends.
-func (s *search) next(ctx context.Context) (chaos.Plan, bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for ctx.Err() == nil && (s.count == 0 || s.begun < s.count) {
-		p := s.plan(s.seed)
-		s.seed++
-		if s.wants(p) {
-			s.begun++
-			return p, true
+			n++
+			select {
+			case found <- p:
+			case <-ctx.Done():
+			}
 		}
-	}
+	}()
 
-	return chaos.Plan{}, false
+	return found
 }
 
 // plan of a seed.
