@@ -1,13 +1,11 @@
 package bench
 
 import (
-	"bytes"
 	"context"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"math/big"
 	"net/http"
@@ -42,7 +40,6 @@ type keys struct {
 	senders []testchain.Account
 	env     map[string]string // of a relayer that has the keys and takes commands over HTTP
 	salt    atomic.Uint64
-	client  *http.Client
 }
 
 // openKeys starts a lab with keys for senders; the caller closes the lab.
@@ -66,8 +63,7 @@ func openKeys(ctx context.Context, o lab.Options, senders, inFlight int) (*keys,
 
 // newKeys writes the files of senders. The first account and the last are no senders: they make escrows and deploy.
 func newKeys(l *lab.Lab, senders, inFlight int) (*keys, error) {
-	k := &keys{lab: l, senders: l.Chain.Accounts()[1 : 1+senders],
-		client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 2 * intakePosters}}}
+	k := &keys{lab: l, senders: l.Chain.Accounts()[1 : 1+senders]}
 	var entries []lab.Sender
 	all := lab.Requester{Address: requester.Address, MaxOpen: 1 << 30}
 	for i, a := range k.senders {
@@ -114,18 +110,7 @@ func (k *keys) post(ctx context.Context, p *lab.Process, commands []*command.Sig
 }
 
 func (k *keys) postBody(ctx context.Context, p *lab.Process, body []byte) (accepted int, err error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, p.URL+"/commands", bytes.NewReader(body))
-	if err != nil {
-		return 0, err
-	}
-
-	resp, err := k.client.Do(req)
-	if err != nil {
-		return 0, err
-	}
-
-	defer func() { _ = resp.Body.Close() }() // it was read, or failed
-	said, err := io.ReadAll(resp.Body)
+	code, said, err := p.Post(ctx, "/commands", body)
 	if err != nil {
 		return 0, err
 	}
@@ -134,7 +119,7 @@ func (k *keys) postBody(ctx context.Context, p *lab.Process, body []byte) (accep
 		Status int `json:"status"`
 	}
 	if err := json.Unmarshal(said, &results); err != nil {
-		return 0, fmt.Errorf("HTTP status %d: %s", resp.StatusCode, said[:min(len(said), 300)])
+		return 0, fmt.Errorf("HTTP status %d: %s", code, said[:min(len(said), 300)])
 	}
 
 	for _, r := range results {

@@ -144,8 +144,8 @@ func (p *Plan) extend() {
 }
 
 // Has reports whether the plan has a fault of one of the kinds.
-func (p *Plan) Has(kinds ...Kind) bool {
-	return slices.ContainsFunc(p.Faults, func(f Fault) bool { return slices.Contains(kinds, f.Kind) })
+func (p *Plan) Has(names ...Kind) bool {
+	return slices.ContainsFunc(p.Faults, func(f Fault) bool { return slices.Contains(names, f.Kind) })
 }
 
 // some reports whether the plan has a fault of such a kind.

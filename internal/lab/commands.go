@@ -10,14 +10,12 @@ import (
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
 	"github.com/ethereum/go-ethereum/accounts/keystore"
 	"github.com/ethereum/go-ethereum/common"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/fusion-prime/escrow-relayer/internal/testchain"
 	"github.com/fusion-prime/escrow-relayer/internal/testpubsub"
 )
 
-// Topics of the way back. Each has a subscription of the same name.
+// Topics of the way back.
 const (
 	commandsTopic = "escrow-commands"
 	RepliesTopic  = "escrow-replies" // for those that need no Commands: nobody reads it
@@ -99,28 +97,22 @@ func (l *Lab) CommandFiles(senders []Sender, requesters []Requester) (map[string
 type Commands struct {
 	Subscription string               // of commands, for relayers
 	Replies      *testpubsub.Recorder // every answer
-	topic        pubsubpb.PublisherClient
+	server       *testpubsub.Server
 }
 
-// OpenCommands makes the topics and their subscriptions; Close ends them. What a relayer took and did not
-// acknowledge comes again after ten seconds.
-func (l *Lab) OpenCommands(ctx context.Context) (*Commands, error) {
-	conn, err := grpc.NewClient(l.PubSub.Addr(), grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		return nil, err
-	}
-
-	l.later(conn.Close)
+// OpenCommands makes the topics, and the subscription of commands. What a relayer took and did not acknowledge comes
+// again after ten seconds.
+func (l *Lab) OpenCommands(ctx context.Context) (c *Commands, err error) {
+	c = &Commands{Subscription: commandsTopic, server: l.PubSub}
 	if err := testpubsub.CreateTopic(ctx, l.PubSub.Addr(), Project, commandsTopic); err != nil {
 		return nil, err
 	}
 
-	c := &Commands{Subscription: commandsTopic, topic: pubsubpb.NewPublisherClient(conn)}
-	if _, err := pubsubpb.NewSubscriberClient(conn).CreateSubscription(ctx, &pubsubpb.Subscription{
+	if err := testpubsub.Subscribe(ctx, l.PubSub.Addr(), &pubsubpb.Subscription{
 		Name:  testpubsub.SubscriptionName(Project, commandsTopic),
 		Topic: testpubsub.TopicName(Project, commandsTopic), AckDeadlineSeconds: 10,
 	}); err != nil {
-		return nil, fmt.Errorf("create the subscription of commands: %w", err)
+		return nil, err
 	}
 
 	c.Replies, err = l.record(ctx, RepliesTopic)
@@ -130,8 +122,5 @@ func (l *Lab) OpenCommands(ctx context.Context) (*Commands, error) {
 
 // Publish sends one message of commands.
 func (c *Commands) Publish(ctx context.Context, body []byte) error {
-	_, err := c.topic.Publish(ctx, &pubsubpb.PublishRequest{Topic: testpubsub.TopicName(Project, commandsTopic),
-		Messages: []*pubsubpb.PubsubMessage{{Data: body}}})
-
-	return err
+	return c.server.Publish(ctx, testpubsub.TopicName(Project, commandsTopic), body)
 }

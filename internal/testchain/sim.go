@@ -22,7 +22,6 @@ import (
 	"github.com/ethereum/go-ethereum/eth/catalyst"
 	"github.com/ethereum/go-ethereum/eth/ethconfig"
 	"github.com/ethereum/go-ethereum/eth/filters"
-	"github.com/ethereum/go-ethereum/ethclient"
 	"github.com/ethereum/go-ethereum/node"
 	"github.com/ethereum/go-ethereum/p2p"
 	"github.com/ethereum/go-ethereum/params"
@@ -443,33 +442,16 @@ func (s *Sim) emit(ctx context.Context, n int) error {
 		return nil
 	}
 
-	client := ethclient.NewClient(s.client)
-	nonce, err := client.PendingNonceAt(ctx, s.stranger.Address)
+	w, err := OpenWallet(ctx, s.HTTP(), s.stranger)
 	if err != nil {
-		return fmt.Errorf("read the stranger's nonce: %w", err)
+		return err
 	}
+	defer w.Close()
+	// PUSH0 PUSH0 LOG0, as the code of a constructor
+	_, err = w.Send(ctx, 0, Call{Gas: 200_000 + 1000*uint64(n), Data: bytes.Repeat([]byte{0x5f, 0x5f, 0xa0}, n),
+		Tip: new(big.Int).Mul(gwei, big.NewInt(50))})
 
-	head, err := client.HeaderByNumber(ctx, nil)
-	if err != nil {
-		return fmt.Errorf("read the head: %w", err)
-	}
-
-	tip := new(big.Int).Mul(gwei, big.NewInt(50))
-	tx, err := types.SignNewTx(s.stranger.Key, types.LatestSignerForChainID(s.ChainID()), &types.DynamicFeeTx{
-		ChainID: s.ChainID(), Nonce: nonce, GasTipCap: tip,
-		GasFeeCap: new(big.Int).Add(tip, new(big.Int).Mul(head.BaseFee, big.NewInt(10))),
-		// PUSH0 PUSH0 LOG0, as the code of a constructor
-		Gas: 200_000 + 1000*uint64(n), Data: bytes.Repeat([]byte{0x5f, 0x5f, 0xa0}, n),
-	})
-	if err != nil {
-		return fmt.Errorf("sign the stranger's transaction: %w", err)
-	}
-
-	if err := client.SendTransaction(ctx, tx); err != nil {
-		return fmt.Errorf("send the stranger's transaction: %w", err)
-	}
-
-	return nil
+	return err
 }
 
 // fork makes the block below the newest depth ones the head, and returns the transactions of those

@@ -27,6 +27,7 @@ type Call struct {
 	Data  []byte
 	Value *big.Int // wei; nil: none
 	Gas   uint64   // limit; zero: 1,500,000, enough for creating an escrow
+	Tip   *big.Int // wei per gas; nil: a gwei
 }
 
 // Wallet signs and sends transactions of some accounts. It counts nonces itself, so it must be the
@@ -110,7 +111,7 @@ func (w *Wallet) refreshFees(ctx context.Context) error {
 // sign uses up a nonce of the account.
 func (w *Wallet) sign(account int, c Call) (*types.Transaction, error) {
 	tx, err := types.SignNewTx(w.accounts[account].Key, w.signer, &types.DynamicFeeTx{
-		ChainID: w.signer.ChainID(), Nonce: w.nonces[account], GasTipCap: gwei, GasFeeCap: w.feeCap,
+		ChainID: w.signer.ChainID(), Nonce: w.nonces[account], GasTipCap: cmp.Or(c.Tip, gwei), GasFeeCap: w.feeCap,
 		Gas: cmp.Or(c.Gas, 1_500_000), To: c.To, Value: c.Value, Data: c.Data,
 	})
 	if err != nil {

@@ -233,6 +233,13 @@ func (p *publisher) Publish(ctx context.Context, req *pubsubpb.PublishRequest) (
 	return resp, err
 }
 
+// Publish is a request with one message, from this process.
+func (s *Server) Publish(ctx context.Context, topic string, body []byte) error {
+	_, err := (&publisher{server: s}).Publish(ctx, &pubsubpb.PublishRequest{Topic: topic,
+		Messages: []*pubsubpb.PubsubMessage{{Data: body}}})
+	return err
+}
+
 func (s *Server) store(req *pubsubpb.PublishRequest) (*pubsubpb.PublishResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
