@@ -113,19 +113,18 @@ func (d *demonstration) url() string {
 	return first
 }
 
-// judged requires a verdict for each factory of each chain: everything was published, of the one that
-// was added, too.
+// judged requires a verdict for each chain: everything was published, of the factory that was added, too.
 func (d *demonstration) judged() {
-	found := regexp.MustCompile(`(?m)^audit     chain (\d+), factory (0x\w{40}): every event.*, in order.*
-          escrows [1-9]\d*, emitted [1-9]\d*, .*missing 0, duplicated \d+, unknown 0, out of order 0, malformed 0\n`).
-		FindAllStringSubmatch(d.said.String(), -1)
-	require.Len(d.t, found, 3, d.said.String())
-	require.Equal(d.t, []string{"1337", "1337", "1338"}, []string{found[0][1], found[1][1], found[2][1]})
-	require.Equal(d.t, found[0][2], found[2][2], "the same address on both chains")
-	require.NotEqual(d.t, found[0][2], found[1][2])
-	require.Regexp(d.t, `relayer-\d is started again, and adds a second factory to chain 1337: `+found[1][2],
-		d.said.String())
-	require.Regexp(d.t, `relayer-\d added `+found[1][2]+` to chain 1337: its past, from block \d+ on, was read within `,
+	for chain, factories := range map[string]string{"1337": "2", "1338": "1"} {
+		require.Regexp(d.t, `(?m)^audit     chain `+chain+`: every event.*, in order.*
+          factories `+factories+`, escrows [1-9]\d*, emitted [1-9]\d*, .*missing 0, duplicated \d+, unknown 0, `+
+			`out of order 0, malformed 0\n`, d.said.String())
+	}
+
+	added := regexp.MustCompile(`relayer-\d is started again, and adds a second factory to chain 1337: (0x\w{40})`).
+		FindStringSubmatch(d.said.String())
+	require.NotNil(d.t, added, d.said.String())
+	require.Regexp(d.t, `relayer-\d added `+added[1]+` to chain 1337: its past, from block \d+ on, was read within `,
 		d.said.String())
 }
 

@@ -60,7 +60,7 @@ func root() *cobra.Command {
 Each relayer follows both chains, and each chain has a leader. The leader of the first one is killed. It comes back with
 a second factory of that chain in its configuration, and what that factory had deployed before is read beside the rest.
 Later the leader of the second chain is stopped gracefully, and at the end a reorganisation of the first one takes back
-blocks that were published. Then each chain is audited against what was published, factory by factory.
+blocks that were published. Then each chain is audited against what was published.
 
 Ctrl-C ends everything that was started; with --keep it ends the traffic, and the audit follows.
 Exit codes: 0 well; 1 an event is missing, unknown or out of order; 2 it could not run; 130 interrupted.`,

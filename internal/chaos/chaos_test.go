@@ -20,7 +20,7 @@ import (
 // each kind, `make long` more; `make chaos` tries new ones.
 func TestASeed(t *testing.T) {
 	t.Parallel()
-	verdict := clean(t, build(t), NewCommandsPlan(1))
+	verdict := clean(t, build(t), NewCommandsPlan(9))
 	require.NotZero(t, verdict.Transactions, "nothing was sent: nothing was tried")
 }
 

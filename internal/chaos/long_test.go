@@ -16,7 +16,7 @@ func TestSeedOfEach(t *testing.T) {
 	t.Parallel()
 	bin := build(t)
 	for name, plan := range map[string]Plan{
-		"events": NewPlan(138), "commands": NewCommandsPlan(20), "two chains": NewPlan(116),
+		"events": NewPlan(102), "commands": NewCommandsPlan(7), "two chains": NewPlan(127),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -32,7 +32,7 @@ func TestSeedOfEach(t *testing.T) {
 func TestFixedSeeds(t *testing.T) {
 	t.Parallel()
 	bin := build(t)
-	for _, seed := range []uint64{107, 227} {
+	for _, seed := range []uint64{177, 185} {
 		t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) {
 			t.Parallel()
 			clean(t, bin, NewPlan(seed))

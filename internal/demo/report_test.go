@@ -24,10 +24,9 @@ func TestVerdict(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			of := &lab.Audit{Duplicated: make([]string, c.twice), Missing: c.missing}
 			var out strings.Builder
-			s := &scene{o: Options{Out: &out}, chains: []*chain{{id: 1337, audit: &lab.Audit{Duplicated: of.Duplicated,
-				Missing: of.Missing, Each: []*lab.Audit{of}}}},
+			s := &scene{o: Options{Out: &out}, chains: []*chain{{id: 1337, audit: &lab.Audit{
+				Duplicated: make([]string, c.twice), Missing: c.missing}}},
 				lab: &lab.Lab{Received: &testpubsub.Recorder{}, Retracted: &testpubsub.Recorder{}}}
 			err := s.report()
 			if c.result == "" {

@@ -1,7 +1,9 @@
 package lab
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -17,6 +19,7 @@ import (
 
 // Audit compares what the chain has with what was published.
 type Audit struct {
+	Factories  int // that have announced escrows
 	Escrows    int
 	Emitted    int // events on the chain, of the names that are published
 	Received   int // messages
@@ -35,15 +38,14 @@ func (a *Audit) Clean() bool { return a.Exact() && len(a.Duplicated) == 0 }
 
 // Exact is Clean, duplicates allowed: what a crash between acknowledgement and deletion may leave.
 func (a *Audit) Exact() bool {
-	return len(a.Missing)+len(a.Unknown)+len(a.Disordered)+len(a.Malformed) == 0 &&
-		!slices.ContainsFunc(a.Each, func(of *Audit) bool { return !of.Exact() })
+	return len(a.Missing)+len(a.Unknown)+len(a.Disordered)+len(a.Malformed) == 0
 }
 
 func (a *Audit) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "escrows %d, emitted %d, received %d, retracted %d, missing %d, duplicated %d, unknown %d, "+
-		"out of order %d, malformed %d", a.Escrows, a.Emitted, a.Received, a.Retracted, len(a.Missing), len(a.Duplicated),
-		len(a.Unknown), len(a.Disordered), len(a.Malformed))
+	fmt.Fprintf(&b, "factories %d, escrows %d, emitted %d, received %d, retracted %d, missing %d, duplicated %d, "+
+		"unknown %d, out of order %d, malformed %d", a.Factories, a.Escrows, a.Emitted, a.Received, a.Retracted,
+		len(a.Missing), len(a.Duplicated), len(a.Unknown), len(a.Disordered), len(a.Malformed))
 	for _, list := range []struct {
 		what string
 		of   []string
@@ -51,12 +53,6 @@ func (a *Audit) String() string {
 		{"malformed", a.Malformed}} {
 		for _, x := range list.of[:min(len(list.of), 5)] {
 			fmt.Fprintf(&b, "\n  %s: %s", list.what, x)
-		}
-	}
-
-	for _, of := range a.Each {
-		if len(a.Each) > 1 || !of.Exact() {
-			fmt.Fprintf(&b, "\n  of factory %s: %s", of.Factory, of)
 		}
 	}
 
@@ -80,6 +76,49 @@ func Expected(t *testchain.Truth, escrow common.Address) (ids []string) {
 	return ids
 }
 
+// Content is all that a message says of an event, but for its block: a reorganisation may move it.
+func Content(m *message.Message) string {
+	return content(m.EventType, m.Escrow, m.ContractAddress, fmt.Sprintf("%s:%d", m.TransactionHash, m.LogIndex), m.Args)
+}
+
+func content(name, escrow, emitter, at string, args any) string {
+	text, _ := json.Marshal(args) // texts can be marshalled
+	return fmt.Sprintf("%s of %s by %s in %s %s", name, escrow, emitter, at, text)
+}
+
+// entry is what the chain says of an event, and the factory of its escrow.
+type entry struct {
+	content, factory string
+	published        bool
+}
+
+// otherThan reports whether a message says something else. Of what the chain does not have it says nothing.
+func (e entry) otherThan(m *message.Message) bool {
+	return e.content != "" && (m.Factory != "" && m.Factory != e.factory || !m.Truncated && Content(m) != e.content)
+}
+
+// allOf are the events by transaction and log index, and how many factories have announced escrows.
+func allOf(t *testchain.Truth) (all map[string]entry, factories int) {
+	all = map[string]entry{}
+	seen := map[string]bool{}
+	for escrow, events := range t.Events {
+		factory := ""
+		for _, e := range events {
+			if e.Name == "EscrowDeployed" {
+				factory = e.Log.Address.Hex()
+				seen[factory] = true
+			}
+		}
+
+		for _, e := range events {
+			all[e.ID] = entry{content(e.Name, strings.ToLower(escrow.Hex()), e.Log.Address.Hex(), e.ID, e.Args), factory,
+				e.Name == "EscrowDeployed" || Published(e.Name)}
+		}
+	}
+
+	return all, len(seen)
+}
+
 // Compare audits messages against the truth. An event is known by its transaction and log index,
 // which is its event_id unless a reorganisation has made that ambiguous. What was retracted never happened.
 func Compare(t *testchain.Truth, received, retractions []testpubsub.Message) *Audit {
@@ -90,8 +129,10 @@ func Compare(t *testchain.Truth, received, retractions []testpubsub.Message) *Au
 	}
 
 	a.Retracted = len(retracted)
-	seen := map[string]int{}
-	order := map[string][]string{} // first deliveries by escrow
+	chain, factories := allOf(t)
+	a.Factories = factories
+	seen, names := map[string]int{}, map[string]string{} // how often, and by which event_id
+	order := map[string][]string{}                       // first deliveries by escrow
 	for _, m := range received {
 		if retracted[m.Attributes[message.AttrEventID]] {
 			continue
@@ -104,6 +145,15 @@ func Compare(t *testchain.Truth, received, retractions []testpubsub.Message) *Au
 		}
 
 		id, escrow := fmt.Sprintf("%s:%d", decoded.TransactionHash, decoded.LogIndex), decoded.Escrow
+		if says := chain[id]; says.otherThan(decoded) {
+			a.Malformed = append(a.Malformed, fmt.Sprintf("%s, factory %s: the chain has %s, factory %s",
+				Content(decoded), decoded.Factory, says.content, says.factory))
+		}
+
+		if names[id] = cmp.Or(names[id], decoded.EventID); names[id] != decoded.EventID {
+			a.Malformed = append(a.Malformed, fmt.Sprintf("%s as %s and %s", id, names[id], decoded.EventID))
+		}
+
 		if seen[id]++; seen[id] == 1 {
 			order[escrow] = append(order[escrow], id)
 		} else if seen[id] == 2 {
@@ -111,27 +161,12 @@ func Compare(t *testchain.Truth, received, retractions []testpubsub.Message) *Au
 		}
 	}
 
-	expected := map[string]bool{}
 	for _, escrow := range t.Escrows {
-		want := Expected(t, escrow)
-		a.Emitted += len(want)
-		for _, id := range want {
-			expected[id] = true
-			if seen[id] == 0 {
-				a.Missing = append(a.Missing, id)
-			}
-		}
-
-		got := slices.DeleteFunc(slices.Clone(order[strings.ToLower(escrow.Hex())]),
-			func(id string) bool { return !slices.Contains(want, id) })
-		present := slices.DeleteFunc(slices.Clone(want), func(id string) bool { return seen[id] == 0 })
-		if !slices.Equal(got, present) {
-			a.Disordered = append(a.Disordered, fmt.Sprintf("%s: received %v, want %v", escrow, got, present))
-		}
+		a.compare(escrow, order[strings.ToLower(escrow.Hex())], Expected(t, escrow), seen)
 	}
 
 	for id := range seen {
-		if !expected[id] {
+		if !chain[id].published {
 			a.Unknown = append(a.Unknown, id)
 		}
 	}
@@ -139,17 +174,21 @@ func Compare(t *testchain.Truth, received, retractions []testpubsub.Message) *Au
 	return a
 }
 
-// eachFactory compares for each factory by itself.
-func (a *Audit) eachFactory(factories []common.Address, t *testchain.Truth,
-	received, retractions []testpubsub.Message) {
-	for _, f := range factories {
-		others := func(m testpubsub.Message) bool {
-			return m.Attributes[message.AttrFactory] != strings.ToLower(f.Hex())
+// compare holds the first deliveries of an escrow against what is expected.
+func (a *Audit) compare(escrow common.Address, got, want []string, seen map[string]int) {
+	a.Emitted += len(want)
+	var present []string
+	for _, id := range want {
+		if seen[id] == 0 {
+			a.Missing = append(a.Missing, id)
+		} else {
+			present = append(present, id)
 		}
-		of := Compare(t.Of(f), slices.DeleteFunc(slices.Clone(received), others),
-			slices.DeleteFunc(slices.Clone(retractions), others))
-		of.Factory = f
-		a.Each = append(a.Each, of)
+	}
+
+	got = slices.DeleteFunc(got, func(id string) bool { return !slices.Contains(want, id) })
+	if !slices.Equal(got, present) {
+		a.Disordered = append(a.Disordered, fmt.Sprintf("%s: received %v, want %v", escrow, got, present))
 	}
 }
 
@@ -167,14 +206,10 @@ func (l *Lab) Audit(ctx context.Context, to uint64) (*Audit, error) {
 	}
 
 	var a *Audit
-	var received, retractions []testpubsub.Message
 	_ = Until(ctx, 100*time.Millisecond, "the messages", func() bool { // what has not come is in the audit
-		received, retractions = l.Received.Messages(), l.Retracted.Messages()
-		a = Compare(truth, received, retractions)
-
-		return len(a.Missing)+len(a.Unknown) == 0
+		a = Compare(truth, l.Received.Messages(), l.Retracted.Messages())
+		return len(a.Missing)+len(a.Unknown)+len(a.Malformed) == 0
 	})
-	a.eachFactory(l.Factories, truth, received, retractions)
 
 	return a, nil
 }

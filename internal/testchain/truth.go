@@ -20,14 +20,15 @@ type Entry struct {
 	ID     string // {tx_hash}:{log_index}
 	Name   string // ABI name
 	Escrow common.Address
+	Args   map[string]string // by ABI name, as text: addresses with their checksum, integers in decimal
 	Log    *types.Log
 }
 
-// Args are the event's arguments by ABI name, as text: addresses with their checksum, integers in decimal.
-func (e Entry) Args() (map[string]string, error) {
-	event, args := events[e.Log.Topics[0]], map[string]any{}
-	if err := event.Inputs.UnpackIntoMap(args, e.Log.Data); err != nil {
-		return nil, fmt.Errorf("read the arguments of %s %s: %w", e.Name, e.ID, err)
+// arguments of an event.
+func arguments(l *types.Log) (map[string]string, error) {
+	event, args := events[l.Topics[0]], map[string]any{}
+	if err := event.Inputs.UnpackIntoMap(args, l.Data); err != nil {
+		return nil, fmt.Errorf("read the arguments of %s:%d: %w", l.TxHash, l.Index, err)
 	}
 
 	var indexed abi.Arguments
@@ -37,8 +38,8 @@ func (e Entry) Args() (map[string]string, error) {
 		}
 	}
 
-	if err := abi.ParseTopicsIntoMap(args, indexed, e.Log.Topics[1:]); err != nil {
-		return nil, fmt.Errorf("read the indexed arguments of %s %s: %w", e.Name, e.ID, err)
+	if err := abi.ParseTopicsIntoMap(args, indexed, l.Topics[1:]); err != nil {
+		return nil, fmt.Errorf("read the indexed arguments of %s:%d: %w", l.TxHash, l.Index, err)
 	}
 
 	text := map[string]string{}
@@ -56,20 +57,6 @@ type Truth struct {
 	Escrows []common.Address // in the order in which they were announced
 	// by escrow, in the order of the chain: EscrowCreated is the first, EscrowDeployed the second
 	Events map[common.Address][]Entry
-}
-
-// Of is what happened to the escrows that one factory announced.
-func (t *Truth) Of(factory common.Address) *Truth {
-	of := &Truth{To: t.To, Hash: t.Hash, Events: map[common.Address][]Entry{}}
-	for _, escrow := range t.Escrows {
-		if slices.ContainsFunc(t.Events[escrow], func(e Entry) bool {
-			return e.Name == "EscrowDeployed" && e.Log.Address == factory
-		}) {
-			of.Escrows, of.Events[escrow] = append(of.Escrows, escrow), t.Events[escrow]
-		}
-	}
-
-	return of
 }
 
 // IDs returns the ids of an escrow's events that have one of the names (none given: any), in the order of the chain.
@@ -124,8 +111,13 @@ func ReadTruth(ctx context.Context, url string, from, to uint64, factories ...co
 		}
 
 		if _, ours := t.Events[escrow]; ours && name != "" {
+			args, err := arguments(l)
+			if err != nil {
+				return nil, err
+			}
+
 			t.Events[escrow] = append(t.Events[escrow], Entry{
-				ID: fmt.Sprintf("%s:%d", l.TxHash, l.Index), Name: name, Escrow: escrow, Log: l,
+				ID: fmt.Sprintf("%s:%d", l.TxHash, l.Index), Name: name, Escrow: escrow, Args: args, Log: l,
 			})
 		}
 	}

@@ -50,11 +50,11 @@ func TestKnownFaultsAreFound(t *testing.T) {
 		for _, kind := range chaos.Kinds(commands) {
 			o := options{with: string(kind), commands: commands, count: 1, parallel: 1}
 			require.NoError(t, o.check())
-			s := search{options: o}
-			plan, ok := s.next(t.Context())
+			plans := o.plans(t.Context())
+			plan, ok := <-plans
 			require.True(t, ok)
 			require.True(t, plan.Has(kind), plan.String())
-			_, ok = s.next(t.Context())
+			_, ok = <-plans
 			require.False(t, ok, "one was asked for")
 		}
 	}
@@ -64,13 +64,9 @@ func TestKnownFaultsAreFound(t *testing.T) {
 func TestSearchIsInterrupted(t *testing.T) {
 	for count := range 2 {
 		ctx, stop := context.WithCancel(t.Context())
-		s := search{options: options{with: "earthquake", count: count}}
-		ended := make(chan bool)
-		go func() {
-			_, ok := s.next(ctx)
-			ended <- ok
-		}()
+		plans := options{with: "earthquake", count: count}.plans(ctx)
 		stop()
-		require.False(t, <-ended)
+		_, ok := <-plans
+		require.False(t, ok)
 	}
 }
