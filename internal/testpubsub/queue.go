@@ -22,9 +22,7 @@ type subscription struct {
 	waiting *list.List        // of *queue with something to deliver, the one that was served least recently first
 	leases  map[string]*item  // by acknowledgement id
 	nextID  int               // of leases
-
-	due     time.Time     // not later than the next end of a lease or of a pause; zero: there is none
-	changed chan struct{} // closed and replaced when there may be something to deliver
+	changed chan struct{}     // closed and replaced when there may be something to deliver
 }
 
 // queue holds the messages of a key, from the oldest that is not acknowledged on.
@@ -107,9 +105,10 @@ func (s *subscription) place(q *queue) {
 	}
 }
 
-// take leases up to n messages to an owner, those of a key in order.
-func (s *subscription) take(o *owner, n int, now time.Time) (out []*pubsubpb.ReceivedMessage) {
-	s.expire(now)
+// take leases up to n messages to an owner, those of a key in order. Where it has none to give, it says when a lease or
+// a pause ends next; zero: none is.
+func (s *subscription) take(o *owner, n int, now time.Time) (out []*pubsubpb.ReceivedMessage, next time.Time) {
+	next = s.expire(now)
 	size := 0
 	more := func() bool { return len(out) < n && size < maxDeliveredBytes && !o.full() }
 	for at, left := s.waiting.Front(), s.waiting.Len(); left > 0 && more(); left-- {
@@ -130,7 +129,7 @@ func (s *subscription) take(o *owner, n int, now time.Time) (out []*pubsubpb.Rec
 		s.place(q)
 	}
 
-	return out
+	return out, next
 }
 
 func (o *owner) full() bool {
@@ -143,7 +142,6 @@ func (s *subscription) lease(i *item, o *owner, now time.Time) *pubsubpb.Receive
 	i.queue.owner = o
 	i.queue.held++
 	s.leases[i.ackID] = i
-	s.notLater(i.deadline)
 	o.messages++
 	o.bytes += int64(len(i.message.Data))
 	received := &pubsubpb.ReceivedMessage{AckId: i.ackID, Message: i.message}
@@ -206,18 +204,17 @@ func (s *subscription) extend(ids []string, by time.Duration, now time.Time) {
 			s.fail(i, now)
 		default:
 			i.deadline = now.Add(by)
-			s.notLater(i.deadline)
 		}
 	}
 }
 
-// expire ends the leases whose deadline has passed.
-func (s *subscription) expire(now time.Time) {
-	if s.due.IsZero() || now.Before(s.due) {
-		return
+// expire ends the leases whose deadline has passed. It returns when the next lease or pause ends; zero: none is.
+func (s *subscription) expire(now time.Time) (next time.Time) {
+	notLater := func(t time.Time) {
+		if next.IsZero() || t.Before(next) {
+			next = t
+		}
 	}
-
-	s.due = time.Time{}
 	for _, q := range s.keys {
 		passed := func(i *item) bool { return i.ackID != "" && !now.Before(i.deadline) }
 		if at := slices.IndexFunc(q.items[:q.next], passed); at >= 0 {
@@ -226,20 +223,16 @@ func (s *subscription) expire(now time.Time) {
 
 		for _, i := range q.items[:q.next] {
 			if i.ackID != "" {
-				s.notLater(i.deadline)
+				notLater(i.deadline)
 			}
 		}
 
 		if q.pause.After(now) {
-			s.notLater(q.pause)
+			notLater(q.pause)
 		}
 	}
-}
 
-func (s *subscription) notLater(t time.Time) {
-	if s.due.IsZero() || t.Before(s.due) {
-		s.due = t
-	}
+	return next
 }
 
 // leave ends the leases of a stream that has ended. The service counts refusals and deadlines, not this.
@@ -272,7 +265,6 @@ func (s *subscription) fail(i *item, now time.Time) {
 	s.rewind(q, at)
 	if r := s.proto.RetryPolicy; r != nil {
 		q.pause = now.Add(backoff(r, i.failures))
-		s.notLater(q.pause)
 	}
 
 	if p := s.proto.DeadLetterPolicy; p != nil && i.failures >= int(p.MaxDeliveryAttempts) && s.server.bury(s, i) {

@@ -255,15 +255,16 @@ func (s *subscription) wait(ctx context.Context, o *owner, n int, pings <-chan s
 	error) {
 	for {
 		s.server.mu.Lock()
-		received, changed, due := s.take(o, n, time.Now()), s.changed, s.due
+		received, next := s.take(o, n, time.Now())
+		changed := s.changed
 		s.server.mu.Unlock()
 		if len(received) > 0 {
 			return received, nil
 		}
 
 		var timer <-chan time.Time
-		if !due.IsZero() {
-			timer = time.After(time.Until(due))
+		if !next.IsZero() {
+			timer = time.After(time.Until(next))
 		}
 
 		select {
