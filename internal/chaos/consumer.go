@@ -30,9 +30,9 @@ func deliveries(messages []testpubsub.Message) (all []delivery, err error) {
 	return all, nil
 }
 
-// lacks is what a consumer ends with that is not what the chain has, an event for an event, in order if that matters. It
-// adds on an event and removes on its retraction, by event_id. How the two topics are interleaved makes no difference:
-// identities sees to it that an id has one content, and is not published again after its retraction.
+// lacks is what a consumer ends with that is not what the chain has, an event for an event, in order if that matters.
+// It adds on an event and removes on its retraction, by event_id. How the two topics are interleaved makes no
+// difference: identities sees to it that an id has one content, and is not published again after its retraction.
 func lacks(a *lab.Audit, order bool) (wrong []string) {
 	if !order {
 		a.Disordered = nil

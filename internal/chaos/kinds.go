@@ -167,8 +167,8 @@ var databaseKinds = group{(*run).database, map[Kind]kind{
 	"replays": {events: 6, do: (*run).replays},
 }}
 
-// networkKinds are of the network of one instance, or of all (Both). What is held arrives late, when nobody waits for it
-// any more. Connections that are open swallow bytes; with Keep, those that are opened meanwhile too.
+// networkKinds are of the network of one instance, or of all (Both). What is held arrives late, when nobody waits for
+// it any more. Connections that are open swallow bytes; with Keep, those that are opened meanwhile too.
 var networkKinds = group{nil, map[Kind]kind{
 	"db-cut":         {events: 1, commands: 1, both: true, doubt: true, do: disturb(toDatabase, cut)},
 	"db-freeze":      {events: 2, commands: 1, both: true, doubt: true, do: disturb(toDatabase, freeze)},
