@@ -147,12 +147,12 @@ func (r *Relayer) Run(ctx context.Context, front *web.Front) (err error) {
 		return start.Refuse(err)
 	}
 
-	reader := &fleet.Reader{DB: r.db.Pool, ChainID: r.cfg.ChainID}
+	reader := fleet.NewReader(r.db.Pool, r.cfg.ChainID)
 	server, err := web.New(web.Config{
 		Source: r, DB: r.db.Pool, ChainID: r.cfg.ChainID, Fleet: reader,
 		Metrics: r.gatherer, ExplorerURL: r.cfg.ExplorerURL,
 		Mask: r.secrets.Mask, Log: r.component("web"), Commands: r.commands.handler(r.cfg),
-		Several: front.Several(), Admits: front.Admits,
+		Several: front.Several(),
 	})
 	if err != nil {
 		return start.Refuse(err)

@@ -17,7 +17,7 @@ resource "google_cloud_run_v2_service" "relayer" {
     service_account                  = contains(local.keyed, each.key) ? google_service_account.keys[0].email : google_service_account.relayer.email
     execution_environment            = "EXECUTION_ENVIRONMENT_GEN2" # a full Linux kernel: TCP keepalives and WebSockets behave as elsewhere
     max_instance_request_concurrency = 80
-    timeout                          = "3600s" # the live view of the status page is one long answer
+    timeout                          = "3600s" # no answer takes longer than half a minute
     labels                           = { app = "escrow-relayer", chain-id = tostring(var.chain_id) }
 
     dynamic "vpc_access" {
@@ -60,7 +60,7 @@ resource "google_cloud_run_v2_service" "relayer" {
           RETRACTIONS_TOPIC_ID = var.retractions_topic
           CLOUDSQL_INSTANCE    = local.connection_name
           CLOUDSQL_IAM_AUTH    = "true"
-          INSTANCE_LOCK_WAIT   = "20m"
+          INSTANCE_LOCK_WAIT   = "20m" # Cloud Run may keep an instance without traffic for 15
           MIGRATE_ON_START     = "false"
           LOG_FORMAT           = "json"
           }, var.other_events_topic == "" ? {} : { OTHER_EVENTS_TOPIC_ID = var.other_events_topic }, var.env,

@@ -18,7 +18,6 @@ type Fleet struct {
 	ReadOnly  bool       `json:"read_only,omitempty"` // the database refuses writes: a standby, or set so by its platform
 	Leader    Leader     `json:"leader"`
 	Instances []Instance `json:"instances"` // by partition, then id; without those that stopped or died long ago
-	Forgotten int        `json:"forgotten"` // instances left out: they stopped or died long ago and own nothing
 	Slots     Slots      `json:"slots"`
 	Chain     Chain      `json:"chain"`
 	Escrows   Escrows    `json:"escrows"`
@@ -36,6 +35,7 @@ type Fleet struct {
 	// there are none.
 	Findings []Finding `json:"findings,omitempty"`
 	Problems []Problem `json:"problems"` // what Judge says
+	Events   []Event   `json:"-"`        // the newest, newest first
 
 	waits  []LockedError // what its connections wait for: at most one
 	trying []attempt     // the last process that said what is wrong with it: at most one
@@ -85,30 +85,26 @@ type Leader struct {
 
 // Instance is one process, alive or dead. Fields without a column are marked db:"-".
 type Instance struct {
-	ID        string              `json:"id"`
-	Partition partition.Partition `json:"-" db:"-"`
-	Number    int                 `json:"partition"`
-	Total     int                 `json:"total_partitions"`
-	Strategy  string              `json:"strategy"`
-	Status    string              `json:"status"` // as its row has it: active, stopping or dead
-	State     State               `json:"state" db:"-"`
-	Alive     bool                `json:"alive" db:"-"` // its session holds its lock, and its slot checks are recent
-	// its nodes block it, and it has left its slots to instances that can go on
-	SitsOut      bool               `json:"sits_out"`
-	StuckFor     Age                `json:"stuck_for_seconds" db:"-"` // since its nodes began to block it; 0: it is able
-	Settings     partition.Settings `json:"settings"`
-	Leader       bool               `json:"leader" db:"-"`
-	HeartbeatAge Age                `json:"heartbeat_age_seconds" db:"-"`
-	DeadFor      Age                `json:"dead_for_seconds" db:"-"` // 0 while alive; else an upper bound
-	Started      time.Time          `json:"started_at"`
-	Version      string             `json:"version"`
-	Slots        int                `json:"slots" db:"-"`     // owned
-	Adopted      int                `json:"adopted" db:"-"`   // owned, but preferred by others
-	Preferred    int                `json:"preferred" db:"-"` // that its partition prefers, whatever their owner
-	Escrows      int                `json:"escrows"`          // monitored, as of its last heartbeat
-	Cursor       int64              `json:"cursor"`           // next block to process; 0 before its first slot
-	CursorTime   time.Time          `json:"cursor_time,omitzero" db:"-"`
-	CursorAge    Age                `json:"cursor_age_seconds" db:"-"` // since the cursor last moved; 0 without a cursor
+	ID           string              `json:"id"`
+	Partition    partition.Partition `json:"-" db:"-"`
+	Number       int                 `json:"partition"`
+	Total        int                 `json:"total_partitions"`
+	Strategy     string              `json:"strategy"`
+	Status       string              `json:"status"` // as its row has it: active, stopping or dead
+	State        State               `json:"state" db:"-"`
+	Alive        bool                `json:"alive" db:"-"`             // its session holds its lock, and its slot checks are recent
+	StuckFor     Age                 `json:"stuck_for_seconds" db:"-"` // since its nodes began to block it; 0: it is able
+	Settings     partition.Settings  `json:"settings"`
+	Leader       bool                `json:"leader" db:"-"`
+	HeartbeatAge Age                 `json:"heartbeat_age_seconds" db:"-"`
+	DeadFor      Age                 `json:"dead_for_seconds" db:"-"` // 0 while alive; else an upper bound
+	Started      time.Time           `json:"started_at"`
+	Version      string              `json:"version"`
+	Slots        int                 `json:"slots" db:"-"`   // owned
+	Adopted      int                 `json:"adopted" db:"-"` // owned, but preferred by others
+	Escrows      int                 `json:"escrows"`        // monitored, as of its last heartbeat
+	Cursor       int64               `json:"cursor"`         // next block to process; 0 before its first slot
+	CursorTime   time.Time           `json:"cursor_time,omitzero" db:"-"`
 	// since it last stored a block, while there are blocks to store; 0: it goes on
 	StandingFor Age    `json:"standing_for_seconds" db:"-"`
 	ReportAge   Age    `json:"report_age_seconds" db:"-"` // since it last committed a report of itself; 0: it makes none

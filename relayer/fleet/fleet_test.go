@@ -1,7 +1,6 @@
 package fleet_test
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -11,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"github.com/fusion-prime/escrow-relayer/internal/testfleet"
@@ -59,7 +57,6 @@ func TestWholeFleet(t *testing.T) {
 	for n, i := range f.Instances {
 		require.Equal(t, n, i.Number)
 		require.Equal(t, 840, i.Slots)
-		require.Equal(t, 840, i.Preferred)
 		require.Zero(t, i.Adopted)
 		require.Equal(t, fleet.Serving, i.State)
 		require.Equal(t, i.ID == "a", i.Leader)
@@ -232,7 +229,6 @@ func TestAdoptedFreeAndStandby(t *testing.T) {
 	a := f.Find("a")
 	require.Equal(t, 1262, a.Slots)
 	require.Equal(t, 2, a.Adopted)
-	require.Equal(t, 1260, a.Preferred)
 	require.Equal(t, fleet.Standby, f.Find("standby").State)
 	require.Equal(t, 2, f.Slots.Adopted)
 	require.Equal(t, 1, f.Slots.Free)
@@ -306,7 +302,6 @@ func TestLongDeadAreForgotten(t *testing.T) {
 	require.NoError(t, err)
 	require.Nil(t, f.Find("old"))
 	require.NotNil(t, f.Find("older"), "it owns a slot")
-	require.Equal(t, 1, f.Forgotten)
 }
 
 // Of the log waits what is behind the place up to which its slot is sent.
@@ -349,78 +344,20 @@ func TestReaderCountsTheRegistryNowAndThen(t *testing.T) {
 		w.Finds(testfleet.Escrow{Address: address, Slot: 1, Block: 1, Late: true})
 	}
 	add("one")
-	seldom := fleet.Reader{DB: w.DB, ChainID: chain, CountEvery: time.Hour}
-	always := fleet.Reader{DB: w.DB, ChainID: chain, CountEvery: time.Nanosecond}
-	read := func(r *fleet.Reader) fleet.Fleet {
-		f, err := r.Read(t.Context())
+	r := fleet.NewReader(w.DB, chain)
+	read := func(counted time.Duration) fleet.Fleet {
+		next, err := r.Once(t.Context(), counted)
 		require.NoError(t, err)
-		return f
+		require.WithinDuration(t, time.Now(), next.At, time.Minute)
+
+		return next.Fleet
 	}
-	require.EqualValues(t, 1, read(&seldom).Escrows.Active)
-	require.EqualValues(t, 1, read(&always).Escrows.Active)
+	require.EqualValues(t, 1, read(time.Hour).Escrows.Active)
 	add("two")
-	require.EqualValues(t, 1, read(&seldom).Escrows.Active)
-	require.EqualValues(t, 2, read(&seldom).Late.Escrows, "the rest is always fresh")
-	require.EqualValues(t, 2, read(&always).Escrows.Active)
-}
-
-// gate is a database whose first transaction begins when it is opened.
-type gate struct {
-	fleet.DB
-	asked chan struct{} // one for each transaction
-	open  chan struct{}
-}
-
-func (g *gate) BeginTx(ctx context.Context, o pgx.TxOptions) (pgx.Tx, error) {
-	g.asked <- struct{}{}
-	select {
-	case <-g.open:
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-
-	return g.DB.BeginTx(ctx, o)
-}
-
-// The metrics and the page ask at the same moment, when a process starts: a million escrows are counted once.
-func TestReaderCountsOnceForAll(t *testing.T) {
-	w := setup(t)
-	w.Finds(testfleet.Escrow{Address: "one", Slot: 1, Block: 1, Late: true})
-	g := &gate{DB: w.DB, asked: make(chan struct{}, 10), open: make(chan struct{})}
-	r := fleet.Reader{DB: g, ChainID: chain}
-	read := func(ctx context.Context) <-chan error {
-		done := make(chan error, 1)
-		go func() {
-			f, err := r.Read(ctx)
-			if err == nil && f.Escrows.Active != 1 {
-				err = fmt.Errorf("%d escrows", f.Escrows.Active)
-			}
-
-			done <- err
-		}()
-
-		return done
-	}
-
-	// Whoever waits gives up when his time is over, and asks the database nothing.
-	ctx, giveUp := context.WithCancel(t.Context())
-	first := read(ctx)
-	<-g.asked
-	impatient, leave := context.WithCancel(t.Context())
-	second := read(impatient)
-	leave()
-	require.ErrorContains(t, <-second, "wait until the escrows of chain")
-	require.Empty(t, g.asked)
-
-	// When the one who counts fails, the next one counts.
-	third := read(t.Context())
-	giveUp()
-	require.ErrorIs(t, <-first, context.Canceled)
-	<-g.asked
-	fourth := read(t.Context())
-	close(g.open)
-	require.NoError(t, <-third)
-	require.NoError(t, <-fourth)
+	f := read(0)
+	require.EqualValues(t, 1, f.Escrows.Active)
+	require.EqualValues(t, 2, f.Late.Escrows, "the rest is always fresh")
+	require.EqualValues(t, 2, read(time.Hour).Escrows.Active)
 }
 
 func TestAgesAreSecondsInJSON(t *testing.T) {
@@ -473,7 +410,6 @@ func TestWhoShouldBeThere(t *testing.T) {
 	}
 
 	require.Nil(t, f.Find("stopped long ago"))
-	require.Equal(t, 1, f.Forgotten)
 	require.Equal(t, []string{fleet.Redundancy}, kinds(f.Problems))
 	require.Contains(t, f.Problems[0].Text,
 		"partition 2 has no live instance: 2 of 3 partitions have one, and 840 slots are served by an instance that stands in")

@@ -11,7 +11,10 @@ import (
 
 const chain = 31337
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	// It starts when the package is loaded, which the Cloud SQL connector imports.
+	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("go.opencensus.io/stats/view.(*worker).start"))
+}
 
 // world is a fleet that a test has written, led since an hour ago in blocks 10 to 1000.
 type world struct {

@@ -24,17 +24,6 @@ const (
 // rank orders the severities, the worst first.
 func (s Severity) rank() int { return slices.Index([]Severity{Critical, Warning, Notice}, s) }
 
-// Effect is what a problem does to the events.
-type Effect string
-
-// The effects. Other problems are lost redundancy or a matter of settings.
-const (
-	Blind  Effect = "blind"  // their state is unknown, since the database does not answer
-	Stops  Effect = "stops"  // new ones are not stored
-	Wrong  Effect = "wrong"  // some were published that should not be, or are missing
-	Delays Effect = "delays" // some events are stored or published late
-)
-
 // Problem is a state that needs a person, or is about to.
 type Problem struct {
 	Kind     string   `json:"kind"` // one of the constants below
@@ -93,18 +82,6 @@ const (
 
 // Runbooks is the address of the runbooks.
 const Runbooks = "https://github.com/fusion-prime/escrow-relayer/blob/main/deploy/runbooks/"
-
-// effectOf is the effect of each kind; the other kinds leave the events unaffected so far.
-var effectOf = map[string]Effect{
-	UnknownChain: Stops, NobodyAlive: Stops, ReadOnly: Stops, NoNode: Stops, DatabaseGone: Blind,
-	DatabaseRefuses: Stops, StillChain: Stops, InstanceFault: Delays,
-	NoLeader: Delays, HungLeader: Delays, UnservedSlots: Delays, Standing: Delays, FactoryBehind: Delays,
-	OldOutbox: Delays, LateEscrows: Delays, FutureStart: Stops, StillFinality: Stops,
-	UnknownEvents: Delays, NotPublished: Wrong, MissedEvents: Wrong, ExtraEvents: Wrong, DeepReorg: Wrong,
-}
-
-// Effect of the problem.
-func (p *Problem) Effect() Effect { return effectOf[p.Kind] }
 
 // NeedPerson reports whether any of them is more than a notice.
 func NeedPerson(all []Problem) bool {

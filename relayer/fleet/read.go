@@ -23,8 +23,8 @@ type DB interface {
 	BeginTx(ctx context.Context, o pgx.TxOptions) (pgx.Tx, error)
 }
 
-// Read reads the whole fleet. It counts the registry, which costs some 100 ms at a million escrows;
-// a caller that reads every few seconds should use a Reader. A chain that is new to the database
+// Read reads the whole fleet. It counts the registry, which costs some 100 ms at a million escrows:
+// who reads every few seconds uses a Reader. A chain that is new to the database
 // gives a Fleet with Known false and a problem for it, rather than an error.
 func Read(ctx context.Context, db DB, chainID int64) (Fleet, error) {
 	return read(ctx, db, chainID, nil)
@@ -41,8 +41,6 @@ func read(ctx context.Context, db DB, chainID int64, counted *Escrows) (f Fleet,
 		batch.Queue(selectPassed, chainID).Query(r.readPassed)
 		batch.Queue(selectInstances, chainID, forget.Seconds(), forgetStopped.Seconds(), election.ApplicationName("")).
 			Query(r.readInstances)
-		batch.Queue(selectForgotten, chainID, forget.Seconds(),
-			forgetStopped.Seconds()).QueryRow(func(row pgx.Row) error { return row.Scan(&r.f.Forgotten) })
 		batch.Queue(selectSlots, chainID).Query(r.readGroups)
 		batch.Queue(selectOutbox, chainID, outboxCounted).Query(r.outbox.read)
 		batch.Queue(selectLate, chainID).Query(r.late.read)
@@ -51,6 +49,11 @@ func read(ctx context.Context, db DB, chainID int64, counted *Escrows) (f Fleet,
 			r.f.Findings, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Finding])
 			return err
 		})
+		batch.Queue(selectLast, pgx.StrictNamedArgs{"chain": chainID, "limit": lastEvents}).Query(
+			func(rows pgx.Rows) (err error) {
+				r.f.Events, err = pgx.CollectRows(rows, scanEvent)
+				return err
+			})
 		batch.Queue(selectTrying, chainID).Query(func(rows pgx.Rows) (err error) {
 			r.f.trying, err = pgx.CollectRows(rows, pgx.RowToStructByPos[attempt])
 			return err
@@ -181,9 +184,9 @@ func (r *rows) foreign(key int64, lock string) {
 // selectInstances has the columns of instanceRow, in their order, without instances that died long
 // ago and own nothing.
 const selectInstances = `
-	select i.instance_id, i.partition_number, i.total_partitions, i.strategy, i.status, i.sits_out, i.settings,
+	select i.instance_id, i.partition_number, i.total_partitions, i.strategy, i.status, i.settings,
 	       i.started_at, i.version, i.escrows_monitored, coalesce(c.next_block, 0), coalesce(i.head_block, 0), coalesce(i.trust, ''),
-	       i.left_at is not null, i.lock_key, i.last_heartbeat, i.seen_at, i.dead_since, c.block_time, c.updated_at,
+	       i.left_at is not null, i.lock_key, i.last_heartbeat, i.seen_at, i.dead_since, c.block_time,
 	       i.head_time, i.target_time, i.stuck_since, h.standing_since, h.reported_at, coalesce(h.fault, ''), h.fault_since,
 	       exists (select from pg_stat_activity a where a.datname = current_database() and a.pid <> pg_backend_pid()
 	         and a.application_name = $4 || i.instance_id and has_table_privilege(a.usesysid, 'leadership', 'update'))
@@ -191,19 +194,15 @@ const selectInstances = `
 	         and o.reported_at > h.reported_at + interval '1 minute')
 	from relayer_instances i left join cursors c using (chain_id, instance_id)
 	left join instance_health h using (chain_id, instance_id)
-	where i.chain_id = $1 and ` + remembered
+	where i.chain_id = $1 and (i.dead_since is null
+	      or i.dead_since > now() - make_interval(secs => case when i.left_at is null then $2::float8 else $3::float8 end)
+	      or exists (select from slot_ownership s where s.chain_id = i.chain_id and s.owner = i.instance_id))`
 
 // selectTrying finds the last report of what is wrong. A platform may pause for minutes before it starts a process
 // again.
 const selectTrying = `
 	select instance_id, fault, reported_at from instance_health
 	where chain_id = $1 and fault <> '' and reported_at > now() - interval '10 minutes' order by reported_at desc limit 1`
-
-const selectForgotten = `select count(*) from relayer_instances i where i.chain_id = $1 and not ` + remembered
-
-const remembered = `(i.dead_since is null
-	      or i.dead_since > now() - make_interval(secs => case when i.left_at is null then $2::float8 else $3::float8 end)
-	      or exists (select from slot_ownership s where s.chain_id = i.chain_id and s.owner = i.instance_id))`
 
 // instanceRow is an instance as the statement returns it.
 type instanceRow struct {
@@ -213,7 +212,6 @@ type instanceRow struct {
 	Beat, Seen time.Time // when it last wrote its heartbeat, and last checked its slots
 	DeadSince  *time.Time
 	BlockTime  *time.Time // of the block below its cursor
-	Moved      *time.Time // when its cursor last moved
 	HeadTime   *time.Time // of the newest block of its nodes, as of its last heartbeat
 	TargetTime *time.Time // of the newest block that it may process
 	Stuck      *time.Time // since when its nodes block it; nil: it is able
@@ -396,14 +394,9 @@ func (r *rows) foldInstance(row *instanceRow) Instance {
 	i.connected, i.left, i.Fault = locked || row.Connected, row.Left, row.Told
 	i.Alive = locked && r.f.At.Sub(row.Seen) <= partition.StaleAfter
 	i.Partition = partition.Partition{Number: i.Number, Total: i.Total, Strategy: partition.Strategy(i.Strategy)}
-	i.Preferred = len(i.Partition.Preferred())
 	i.Started, i.HeartbeatAge = i.Started.UTC(), r.age(row.Beat)
 	if row.BlockTime != nil {
 		i.CursorTime = row.BlockTime.UTC()
-	}
-
-	if i.Cursor > 0 {
-		i.CursorAge = r.ageOf(row.Moved)
 	}
 
 	i.StuckFor, i.StandingFor, i.ReportAge = r.lasting(row.Stuck), r.lasting(row.Standing), r.lasting(row.Reported)

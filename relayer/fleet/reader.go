@@ -1,61 +1,108 @@
 package fleet
 
 import (
-	"cmp"
 	"context"
-	"fmt"
-	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/database"
 )
 
-// Reader reads a fleet repeatedly. It counts the registry, the one expensive part, at most every
-// CountEvery, and once for all concurrent callers. It is safe for concurrent use.
+const (
+	// readEvery is the pause between two readings, and bounds one: it takes milliseconds, but a broken connection may
+	// stay silent for ever. Prometheus scrapes every 15 s or so.
+	readEvery = 5 * time.Second
+	// readSoon is the pause while somebody looks.
+	readSoon = 2 * time.Second
+	// countEvery is the pause between two counts of the registry, the one expensive part.
+	countEvery = 30 * time.Second
+)
+
+// Reading is the fleet as it was read last.
+type Reading struct {
+	Fleet Fleet
+	At    time.Time // when, by this process's clock; zero: never, and Fleet is empty
+	Err   error     // of the last attempt, which may be later than At
+}
+
+// Reader reads the fleet of a chain for all metrics and screens of an instance. Run reads, in one goroutine, and
+// nobody waits for it: behind a database that hangs a screen shows the last reading, and its age. The other methods
+// are safe for concurrent use.
 type Reader struct {
-	DB         DB
-	ChainID    int64
-	CountEvery time.Duration // 0 means 30 s
+	db      DB
+	chainID int64
+	last    atomic.Pointer[Reading]
+	looked  chan struct{} // has an element when somebody has looked since the last reading
 
-	start sync.Once
-	turn  chan struct{} // holds an element while a caller counts
-	last  atomic.Pointer[count]
+	counted   Escrows // Run's own
+	countedAt time.Time
 }
 
-// count is the number of escrows at one moment.
-type count struct {
-	escrows Escrows
-	at      time.Time
+// NewReader starts nothing.
+func NewReader(db DB, chainID int64) *Reader {
+	r := &Reader{db: db, chainID: chainID, looked: make(chan struct{}, 1)}
+	r.last.Store(&Reading{})
+
+	return r
 }
 
-// Read returns the fleet as it is now; Fleet.Escrows may be as old as CountEvery.
-func (r *Reader) Read(ctx context.Context) (Fleet, error) {
-	r.start.Do(func() { r.turn = make(chan struct{}, 1) })
-	known := r.known()
-	if known == nil {
-		select {
-		case r.turn <- struct{}{}:
-			defer func() { <-r.turn }()
-		case <-ctx.Done():
-			return Fleet{}, fmt.Errorf("wait until the escrows of chain %d are counted: %w", r.ChainID, context.Cause(ctx))
+// Last returns the last reading.
+func (r *Reader) Last() Reading { return *r.last.Load() }
+
+// Look is Last for somebody who looks on: the next reading comes sooner.
+func (r *Reader) Look() Reading {
+	select {
+	case r.looked <- struct{}{}:
+	default:
+	}
+
+	return r.Last()
+}
+
+// Run reads until ctx ends, tells of each reading, and returns nil.
+func (r *Reader) Run(ctx context.Context, tell func(Reading)) error {
+	for ctx.Err() == nil {
+		next := r.Last()
+		next.Err = database.Within(ctx, readEvery, func(ctx context.Context) error { return r.read(ctx, &next) })
+		if ctx.Err() == nil { // else it was cut short
+			r.last.Store(&next)
+			tell(next)
 		}
 
-		known = r.known() // another caller may have counted meanwhile
+		soon, late := time.After(readSoon), time.After(readEvery)
+		select {
+		case <-soon:
+		case <-ctx.Done():
+		}
+
+		select {
+		case <-r.looked:
+		case <-late:
+		case <-ctx.Done():
+		}
 	}
 
-	f, err := read(ctx, r.DB, r.ChainID, known)
-	if known == nil && err == nil {
-		r.last.Store(&count{f.Escrows, time.Now()})
-	}
-
-	return f, err
+	return nil
 }
 
-// known returns the last count, unless it is too old.
-func (r *Reader) known() *Escrows {
-	last := r.last.Load()
-	if last == nil || time.Since(last.at) >= cmp.Or(r.CountEvery, 30*time.Second) {
-		return nil
+// read fills in a reading; its Fleet.Escrows may be as old as countEvery.
+func (r *Reader) read(ctx context.Context, next *Reading) error {
+	began := time.Now()
+	var known *Escrows
+	if began.Sub(r.countedAt) < countEvery {
+		known = &r.counted
 	}
 
-	return &last.escrows
+	f, err := read(ctx, r.db, r.chainID, known)
+	if err != nil {
+		return err
+	}
+
+	if known == nil {
+		r.counted, r.countedAt = f.Escrows, began
+	}
+
+	next.Fleet, next.At = f, began
+
+	return nil
 }

@@ -31,13 +31,12 @@ type Sender struct {
 	Underpriced int `json:"waiting_for_fees"`    // commands whose fee limit is below the chain's current price
 	Unfunded    int `json:"waiting_for_balance"` // commands beyond the account's balance
 
-	Balance      string `json:"balance"` // empty until first read
-	MaxFee       string `json:"max_fee"` // of one command
-	SpentFees    string `json:"spent_fees"`
-	DayFees      string `json:"day_fees"`
-	SpentValue   string `json:"spent_value"`
-	DayValue     string `json:"day_value"`
-	CheckedBlock int64  `json:"checked_block"` // as of which Balance is; 0: none yet
+	Balance    string `json:"balance"` // empty until first read
+	MaxFee     string `json:"max_fee"` // of one command
+	SpentFees  string `json:"spent_fees"`
+	DayFees    string `json:"day_fees"`
+	SpentValue string `json:"spent_value"`
+	DayValue   string `json:"day_value"`
 }
 
 // Label is the name of the sender, or its address.
@@ -105,7 +104,7 @@ const selectSenders = `
 	       f.underpriced + w.underpriced, w.unfunded, coalesce(s.balance::text, ''), s.max_fee::text,
 	       case when s.spend_day = (now() at time zone 'utc')::date then s.spent_fees else 0 end::text, s.day_fees::text,
 	       case when s.spend_day = (now() at time zone 'utc')::date then s.spent_value else 0 end::text, s.day_value::text,
-	       coalesce(s.checked_block, 0), s.lock_key, s.updated_at, least(f.oldest, w.oldest), w.unsigned
+	       s.lock_key, s.updated_at, least(f.oldest, w.oldest), w.unsigned
 	  from senders s
 	  cross join lateral (
 	       select count(*) as n, min(c.assigned_at) as oldest,

@@ -36,13 +36,18 @@ func (s *Sight) Judge() []Problem {
 	return p
 }
 
-// headlines are the effects in words, the worst first.
-var headlines = []struct {
-	effect Effect
-	what   string
+// effects are what problems do to the events, the worst first. Other kinds are lost redundancy, or a matter of
+// settings.
+var effects = []struct {
+	what  string
+	kinds []string
 }{
-	{Blind, "The database does not answer"}, {Stops, "Nothing new is stored"},
-	{Wrong, "Events were published wrongly, or not"}, {Delays, "Events are delayed"}, {"", "The fleet copes"},
+	{"The database does not answer", []string{DatabaseGone}},
+	{"Nothing new is stored", []string{UnknownChain, NobodyAlive, ReadOnly, NoNode, DatabaseRefuses, StillChain,
+		FutureStart, StillFinality}},
+	{"Events were published wrongly, or not", []string{NotPublished, MissedEvents, ExtraEvents, DeepReorg}},
+	{"Events are delayed", []string{InstanceFault, NoLeader, HungLeader, UnservedSlots, Standing, FactoryBehind,
+		OldOutbox, LateEscrows, UnknownEvents}},
 }
 
 // Headline summarizes problems, the worst first, in one line: what happens to the events, and how
@@ -52,17 +57,14 @@ func Headline(all []Problem) string {
 		return ""
 	}
 
-	worst := len(headlines) - 1
-	for _, p := range all {
-		for n, h := range headlines[:worst] {
-			if h.effect == p.Effect() {
-				worst = n
-				break
-			}
+	what, stands := "The fleet copes", false // stands: nothing new is stored
+	for n, e := range effects {
+		if slices.ContainsFunc(all, func(p Problem) bool { return slices.Contains(e.kinds, p.Kind) }) {
+			what, stands = e.what, n < 2
+			break
 		}
 	}
 
-	effect, what := headlines[worst].effect, headlines[worst].what
 	switch all[0].Severity {
 	case Critical:
 		return what + ": act now"
@@ -70,7 +72,7 @@ func Headline(all []Problem) string {
 		return what + ": act today"
 	}
 
-	if effect == Blind || effect == Stops {
+	if stands {
 		return what + ": this may end within seconds"
 	}
 

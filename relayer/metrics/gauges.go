@@ -32,10 +32,10 @@ type Gauges struct {
 	sessionLosses prometheus.Counter
 
 	// The rest is atomic. Follow and Answers write it; a scrape of the leader writes leaderSeen too.
-	pool                     atomic.Pointer[pgxpool.Pool] // nil before Follow
-	snapshot                 atomic.Pointer[snapshot]     // the last successful one; nil: none so far
-	leaderSeen, databaseSeen atomic.Int64                 // moments in unix nanoseconds; 0: never
-	answered                 atomic.Bool                  // the last verdict on the database was good
+	pool                     atomic.Pointer[pgxpool.Pool]  // nil before Follow
+	snapshot                 atomic.Pointer[fleet.Reading] // the last successful one; nil: none so far
+	leaderSeen, databaseSeen atomic.Int64                  // moments in unix nanoseconds; 0: never
+	answered                 atomic.Bool                   // the last verdict on the database was good
 }
 
 // Own is what an instance knows of itself.
@@ -43,12 +43,6 @@ type Own struct {
 	Instance      fleet.Self
 	Joined        bool // it is a member of the fleet
 	LastHeartbeat time.Time
-}
-
-// snapshot is the database's view of the whole chain at one moment.
-type snapshot struct {
-	at    time.Time
-	fleet fleet.Fleet
 }
 
 // snapshotLasts is how long a snapshot stays valid without a later one.
@@ -61,7 +55,7 @@ type scrape struct {
 	leader        bool
 	joined        bool
 	lastHeartbeat time.Time
-	snapshot      *snapshot // nil: unknown
+	snapshot      *fleet.Reading // nil: unknown
 	answered      bool
 
 	leaderSeen, databaseSeen time.Time // zero: never
@@ -126,7 +120,6 @@ var allGauges = []gauge{
 		func(s *scrape) float64 { return s.ageOf(s.instance.HeadTime) }),
 	newGauge("relayer_target_age_seconds", "Age of the newest block that may be processed, by the database's clock.",
 		func(s *scrape) float64 { return s.ageOf(s.instance.TargetTime) }),
-	newGauge("relayer_lag_seconds", "Age of the newest processed block when it lags, else 0.", (*scrape).lagSeconds),
 	ofInstance("relayer_slots_owned", "Slots that this instance serves.",
 		func(i *fleet.Self) int { return i.Slots }),
 	ofInstance("relayer_slots_adopted", "Slots that this instance serves without preferring them.",
@@ -156,7 +149,7 @@ var allGauges = []gauge{
 				return math.NaN()
 			}
 
-			return s.instance.Unverified(s.snapshot.fleet.Chain.Verified).Seconds()
+			return s.instance.Unverified(s.snapshot.Fleet.Chain.Verified).Seconds()
 		}),
 }
 
@@ -172,7 +165,7 @@ func ofChain[N int | int64 | float64](name, help string, value func(*fleet.Fleet
 			return math.NaN()
 		}
 
-		return float64(value(&s.snapshot.fleet))
+		return float64(value(&s.snapshot.Fleet))
 	})
 }
 
@@ -234,7 +227,7 @@ func (g *Gauges) Collect(ch chan<- prometheus.Metric) {
 
 	if s.snapshot != nil { // while the database does not answer, RelayerDatabaseDown fires
 		for _, m := range senderGauges {
-			m.each(&s.snapshot.fleet, func(value float64, labels ...string) { report(m.desc, value, labels...) })
+			m.each(&s.snapshot.Fleet, func(value float64, labels ...string) { report(m.desc, value, labels...) })
 		}
 	}
 
@@ -256,7 +249,7 @@ func (g *Gauges) Collect(ch chan<- prometheus.Metric) {
 func (s *scrape) problems(report func(*prometheus.Desc, float64, ...string)) {
 	sight := fleet.Sight{Fleet: &fleet.Fleet{}, Self: &s.instance, Now: s.now}
 	if s.snapshot != nil {
-		sight.Fleet, sight.Read = &s.snapshot.fleet, s.snapshot.at
+		sight.Fleet, sight.Read = &s.snapshot.Fleet, s.snapshot.At
 	}
 
 	seen := map[string]bool{}
@@ -274,7 +267,7 @@ func (s *scrape) problems(report func(*prometheus.Desc, float64, ...string)) {
 // elections is the epoch of the last snapshot, however old: a counter only grows.
 func (g *Gauges) elections() float64 {
 	if s := g.snapshot.Load(); s != nil {
-		return float64(s.fleet.Leader.Epoch)
+		return float64(s.Fleet.Leader.Epoch)
 	}
 
 	return 0
@@ -291,19 +284,11 @@ func (g *Gauges) scrape(now time.Time) *scrape {
 	}
 
 	s.leaderSeen, s.databaseSeen = moment(g.leaderSeen.Load()), moment(g.databaseSeen.Load())
-	if s.snapshot != nil && now.Sub(s.snapshot.at) > snapshotLasts {
+	if s.snapshot != nil && now.Sub(s.snapshot.At) > snapshotLasts {
 		s.snapshot = nil
 	}
 
 	return s
-}
-
-func (s *scrape) lagSeconds() float64 {
-	if s.instance.Lag() == 0 || s.instance.CursorTime.IsZero() {
-		return 0
-	}
-
-	return max(0, s.now.Sub(s.instance.CursorTime).Seconds()) // some chains' blocks are ahead of the clock
 }
 
 // ageOf is the age of a block, by the database's clock, or by this one's while the database is
@@ -315,7 +300,7 @@ func (s *scrape) ageOf(made time.Time) float64 {
 
 	now := s.now
 	if l := s.snapshot; l != nil {
-		now = l.fleet.At.Add(s.now.Sub(l.at))
+		now = l.Fleet.At.Add(s.now.Sub(l.At))
 	}
 
 	return max(0, now.Sub(made).Seconds()) // some chains' blocks are ahead of the clock
@@ -326,7 +311,7 @@ func (s *scrape) factoryLag() float64 {
 		return math.NaN()
 	}
 
-	cursor := s.snapshot.fleet.Chain.FactoryCursor
+	cursor := s.snapshot.Fleet.Chain.FactoryCursor
 	if s.instance.Target == 0 || cursor == 0 {
 		return 0
 	}
@@ -360,45 +345,23 @@ func moment(nanoseconds int64) time.Time {
 	return time.Unix(0, nanoseconds)
 }
 
-// snapshotEvery is the pause between two snapshots of the chain, and their timeout. Prometheus
-// scrapes every 15 s or so.
-const snapshotEvery = 5 * time.Second
-
-// Follow takes snapshots of the fleet until ctx ends, from the start of the process, and tells how each went. A
+// Follow runs the reader until ctx ends, from the start of the process, and tells how each reading went. A
 // database without our tables answers but has no data: it awaits its first migration.
 func (g *Gauges) Follow(ctx context.Context, pool *pgxpool.Pool, reader *fleet.Reader, went func(error)) error {
-	ticker := time.NewTicker(snapshotEvery)
-	defer ticker.Stop()
 	g.pool.Store(pool)
-	for {
-		s := &snapshot{}
-		err := database.Within(ctx, snapshotEvery, func(ctx context.Context) (err error) {
-			s.fleet, err = reader.Read(ctx)
-			return err
-		})
-		if ctx.Err() != nil {
-			return nil
-		}
-
-		if errors.Is(err, database.ErrNoSchema) {
+	return reader.Run(ctx, func(r fleet.Reading) {
+		if errors.Is(r.Err, database.ErrNoSchema) {
 			went(nil)
-		} else if went(err); err == nil {
-			g.took(s, time.Now())
+		} else if went(r.Err); r.Err == nil {
+			g.took(&r)
 		}
-
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-ticker.C:
-		}
-	}
+	})
 }
 
 // took stores a snapshot.
-func (g *Gauges) took(s *snapshot, now time.Time) {
-	s.at = now
+func (g *Gauges) took(s *fleet.Reading) {
 	g.snapshot.Store(s)
-	if s.fleet.Leader.Held {
-		g.leaderSeen.Store(now.UnixNano())
+	if s.Fleet.Leader.Held {
+		g.leaderSeen.Store(s.At.UnixNano())
 	}
 }

@@ -40,36 +40,27 @@ func values(t *testing.T, reg *prometheus.Registry) map[string]float64 {
 // What the database said counts for as long as it may be true, and is then unknown rather than frozen.
 func TestGaugesOfTheChainGoUnknown(t *testing.T) {
 	g, reg := fresh()
-	l := &snapshot{at: time.Now()}
-	l.fleet.Slots.Unserved, l.fleet.Leader = 7, fleet.Leader{Held: true, Epoch: 3}
+	l := &fleet.Reading{At: time.Now()}
+	l.Fleet.Slots.Unserved, l.Fleet.Leader = 7, fleet.Leader{Held: true, Epoch: 3}
 
 	g.snapshot.Store(l)
 	g.answered.Store(true)
-	g.leaderSeen.Store(l.at.UnixNano())
+	g.leaderSeen.Store(l.At.UnixNano())
 	v := values(t, reg)
 	require.InDelta(t, 7, v["relayer_slots_unserved"], 0)
 
 	stale := *l
-	stale.at = time.Now().Add(-snapshotLasts - time.Second)
+	stale.At = time.Now().Add(-snapshotLasts - time.Second)
 	g.snapshot.Store(&stale)
 	require.True(t, math.IsNaN(values(t, reg)["relayer_slots_unserved"]))
 	require.InDelta(t, 3, g.elections(), 0, "a counter does not go back")
-}
-
-// There are chains whose blocks are ahead of the clock: that is no lag below zero.
-func TestLagIsNotNegative(t *testing.T) {
-	now := time.Now()
-	s := &scrape{now: now, instance: fleet.Self{Cursor: 5, Target: 9, CursorTime: now.Add(time.Minute)}}
-	require.Zero(t, s.lagSeconds())
-	s.instance.CursorTime = now.Add(-time.Minute)
-	require.InDelta(t, 60, s.lagSeconds(), 0.001)
 }
 
 // What the page shows is what pages: of the fleet while it can be read, and of the instance itself always.
 func TestProblemsAreThoseOfThePage(t *testing.T) {
 	now := time.Now()
 	s := &scrape{now: now, instance: fleet.Self{StandingSince: now.Add(-3 * time.Minute), Stuck: errors.New("stuck")},
-		snapshot: &snapshot{at: now, fleet: fleet.Fleet{Problems: []fleet.Problem{
+		snapshot: &fleet.Reading{At: now, Fleet: fleet.Fleet{Problems: []fleet.Problem{
 			{Kind: fleet.OldOutbox, Severity: fleet.Warning}, {Kind: fleet.Redundancy, Severity: fleet.Notice}}}}}
 	told := func() (all []string) {
 		series := 0
@@ -93,8 +84,8 @@ func TestProblemsAreThoseOfThePage(t *testing.T) {
 // The age of what may be processed is by the database's clock, which the snapshot told.
 func TestAgesAreByTheClockOfTheDatabase(t *testing.T) {
 	now := time.Now()
-	l := &snapshot{at: now.Add(-3 * time.Second)}
-	l.fleet.At = now.Add(time.Hour)
+	l := &fleet.Reading{At: now.Add(-3 * time.Second)}
+	l.Fleet.At = now.Add(time.Hour)
 	s := &scrape{now: now, snapshot: l, instance: fleet.Self{HeadTime: now, TargetTime: now.Add(-time.Hour)}}
 	require.InDelta(t, 3603, valueOf(t, s, "relayer_head_age_seconds"), 0.001)
 	require.InDelta(t, 7203, valueOf(t, s, "relayer_target_age_seconds"), 0.001)
@@ -109,8 +100,8 @@ func TestAgesAreByTheClockOfTheDatabase(t *testing.T) {
 // What is behind is told in the time that the chain took for it: a hundred blocks are 20 minutes of one
 // chain and 25 seconds of another.
 func TestBehindIsToldInTime(t *testing.T) {
-	l := &snapshot{}
-	l.fleet.Chain.FactoryCursor, l.fleet.Chain.Verified, l.fleet.Chain.Past = 51, 40, 7
+	l := &fleet.Reading{}
+	l.Fleet.Chain.FactoryCursor, l.Fleet.Chain.Verified, l.Fleet.Chain.Past = 51, 40, 7
 	s := &scrape{snapshot: l, instance: fleet.Self{Cursor: 101, Target: 200, Final: 190}}
 	behind := func() (slots, factory, verifier float64) {
 		return valueOf(t, s, "relayer_behind_seconds"), valueOf(t, s, "relayer_factory_behind_seconds"),

@@ -9,8 +9,6 @@ import (
 	"log/slog"
 	"net/http"
 	"strings"
-	"sync"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -37,7 +35,6 @@ func Handler(from prometheus.Gatherer, log *slog.Logger) http.Handler {
 			ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn), EnableOpenMetrics: openMetrics,
 		})
 	}
-	from = &shared{from: from}
 	text, open := serve(withAliases{from}, false), serve(openNames{withAliases{from}}, true)
 
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -49,28 +46,6 @@ func Handler(from prometheus.Gatherer, log *slog.Logger) http.Handler {
 
 		text.ServeHTTP(w, r)
 	})
-}
-
-// shared gathers once a second for all scrapers, however many ask.
-type shared struct {
-	from prometheus.Gatherer
-
-	mu  sync.Mutex
-	all []*dto.MetricFamily
-	err error
-	at  time.Time
-}
-
-// Gather implements prometheus.Gatherer.
-func (g *shared) Gather() ([]*dto.MetricFamily, error) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if time.Since(g.at) >= time.Second {
-		g.all, g.err = g.from.Gather()
-		g.at = time.Now()
-	}
-
-	return g.all, g.err
 }
 
 // withAliases adds to each family with a conforming name a copy under that name.

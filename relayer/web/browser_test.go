@@ -17,7 +17,6 @@ import (
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/cdproto/network"
 	"github.com/chromedp/chromedp"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
 	"github.com/fusion-prime/escrow-relayer/internal/faults"
@@ -255,13 +254,14 @@ func (w *world) databaseBehindProxy() (cut func()) {
 	proxy, url, err := faults.ProxyURL(w.URL)
 	require.NoError(w.t, err)
 	w.t.Cleanup(func() { _ = proxy.Close() })
-	w.cfg.DB = testpg.Open(w.t, url)
+	db := testpg.Open(w.t, url)
+	w.cfg.DB, w.cfg.Fleet = db, &reads{db: db}
 
 	return func() {
 		proxy.Cut()
 		w.source.set(func(i *fleet.Self) {
 			i.Session = errors.New("the database session is lost")
-			i.Database = database.Explain(w.cfg.DB.(*pgxpool.Pool).Ping(w.t.Context()))
+			i.Database = database.Explain(db.Ping(w.t.Context()))
 		})
 	}
 }
@@ -283,13 +283,10 @@ func TestScenesInABrowser(t *testing.T) {
 			var url, query string
 			var set time.Time
 			begin := func() {
+				b.do(chromedp.Navigate("about:blank")) // the page of the last scene asks no more
 				w := setup(t)
-				w.cfg.Every = 100 * time.Millisecond
 				query = scene(w)
-				s := w.serve()
-				s.server.board.mu.Lock()
-				backfill(s.server, time.Now())
-				s.server.board.mu.Unlock()
+				s := w.serve(func(s *Server) { backfill(s, time.Now()) })
 				url, set = s.url, time.Now()
 				if w.then != nil {
 					b.look(1440, "light")
@@ -385,7 +382,6 @@ const unnamed = `(() => {
 
 func TestPageIsLiveInABrowser(t *testing.T) {
 	w := setup(t)
-	w.cfg.Every = 50 * time.Millisecond
 	sessions := w.fleet(3)
 	s := w.serve()
 	b := open(t)

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"strconv"
 	"time"
+
+	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
 )
 
 // escrowView is the answer to a search.
@@ -15,55 +17,52 @@ type escrowView struct {
 	Address string
 	Status  string
 	Facts   []fact
-	Events  []event
+	Events  []fleet.Event
 	More    bool // events beyond those shown exist
 }
 
-func (p *page) escrow(d *escrowDetail) *escrowView {
-	v := &escrowView{Query: d.Address, Address: d.Address, Status: d.Status,
-		Events: d.Events, More: d.More}
-	if d.Record != nil && d.Record.Status != d.Status {
-		v.Status = d.Record.Status
+func (p *page) escrow(e escrow, events []fleet.Event, slots []fleet.Slot) *escrowView {
+	v := &escrowView{Query: e.Address, Address: e.Address, Status: e.Status, More: len(events) > timelineLimit}
+	v.Events = events[:min(len(events), timelineLimit)]
+	if int(e.Slot) < len(slots) { // else the fleet is not known yet
+		v.owner(&slots[e.Slot])
 	}
 
-	v.owner(d.Owner)
-	v.add("Slot", fmt.Sprint(d.Slot), "", "")
-	p.terms(v, d)
-	v.add("Discovered", "block "+count(d.DiscoveredBlock), stamp(d.DiscoveredAt), p.explorer.block(d.DiscoveredBlock))
-	if !d.CaughtUp {
-		v.add("Watched", "catching up, at block "+count(d.LastMonitored), "", "")
+	v.add("Slot", fmt.Sprint(e.Slot), "", "")
+	p.terms(v, &e)
+	v.add("Discovered", "block "+count(e.DiscoveredBlock), stamp(e.DiscoveredAt), p.explorer.block(e.DiscoveredBlock))
+	if !e.CaughtUp {
+		v.add("Watched", "catching up, at block "+count(e.LastMonitored), "", "")
 	}
 
-	if d.EndedBlock != nil {
-		v.add("Ended", "block "+count(*d.EndedBlock), "", p.explorer.block(*d.EndedBlock))
+	if e.EndedBlock != nil {
+		v.add("Ended", "block "+count(*e.EndedBlock), "", p.explorer.block(*e.EndedBlock))
 	}
 
 	return v
 }
 
-// add adds a fact with a value.
+// add adds a fact.
 func (v *escrowView) add(name, value, title, link string) {
-	if value != "" {
-		v.Facts = append(v.Facts, fact{Name: name, Value: value, Title: title, Link: link})
-	}
+	v.Facts = append(v.Facts, fact{Name: name, Value: value, Title: title, Link: link})
 }
 
 // owner adds the instance that serves the escrow.
-func (v *escrowView) owner(o *owner) {
+func (v *escrowView) owner(s *fleet.Slot) {
 	switch {
-	case o == nil:
+	case s.Owner == "":
 		v.add("Served by", "nobody", "", "")
-	case !o.Served:
-		v.add("Served by", "nobody: its owner "+o.Instance+" is dead", "", "")
-	case o.Adopted:
-		v.add("Served by", o.Instance+", which adopted it", "since "+stamp(o.Since), "")
+	case !s.Served:
+		v.add("Served by", "nobody: its owner "+s.Owner+" is dead", "", "")
+	case s.Adopted:
+		v.add("Served by", s.Owner+", which adopted it", "since "+stamp(s.Since), "")
 	default:
-		v.add("Served by", o.Instance, "since "+stamp(o.Since), "")
+		v.add("Served by", s.Owner, "since "+stamp(s.Since), "")
 	}
 }
 
 // terms adds the parties, the amount and the progress.
-func (p *page) terms(v *escrowView, d *escrowDetail) {
+func (p *page) terms(v *escrowView, e *escrow) {
 	party := func(name string, address *string) {
 		if address != nil {
 			v.add(name, short(*address), *address, p.explorer.address(*address))
@@ -74,32 +73,27 @@ func (p *page) terms(v *escrowView, d *escrowDetail) {
 			v.add(name, ether(*wei)+" ether", *wei+" wei", "")
 		}
 	}
-	party("Payer", d.Payer)
-	party("Payee", d.Payee)
-	r := d.Record
-	if r != nil {
-		party("Arbiter", r.Arbiter)
+	moment := func(name string, seconds *string) {
+		if seconds != nil {
+			v.add(name, unix(*seconds), "", "")
+		}
+	}
+	party("Payer", e.Payer)
+	party("Payee", e.Payee)
+	party("Arbiter", e.Arbiter)
+	amount("Amount", e.Amount)
+	amount("Settled", e.Settled)
+	moment("Settled at", e.SettledAt)
+	if e.Approvals != nil {
+		approvals := fmt.Sprint(*e.Approvals)
+		if e.Required != nil {
+			approvals += fmt.Sprintf(" of %d", *e.Required)
+		}
+
+		v.add("Approvals", approvals, "", "")
 	}
 
-	amount("Amount", d.Amount)
-	if r == nil {
-		return
-	}
-
-	amount("Settled", r.SettledAmount)
-	if r.SettledAt != nil {
-		v.add("Settled at", unix(*r.SettledAt), "", "")
-	}
-
-	approvals := fmt.Sprint(r.Approvals)
-	if r.ApprovalsRequired != nil {
-		approvals += fmt.Sprintf(" of %d", *r.ApprovalsRequired)
-	}
-
-	v.add("Approvals", approvals, "", "")
-	if r.ReleaseTime != nil {
-		v.add("Release from", unix(*r.ReleaseTime), "", "")
-	}
+	moment("Release from", e.ReleaseTime)
 }
 
 // args lists the arguments of an event in the order of the ABI.

@@ -16,7 +16,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/metrics"
 )
@@ -41,7 +40,8 @@ type Front struct {
 	token    *token // nil: every request is admitted
 	gate     Gate
 	overview *template.Template
-	drawn    cached[[]byte] // of the overview
+	drawn    cached[string] // of the overview
+	gathered cached[[]*dto.MetricFamily]
 	mounts   []*mount
 }
 
@@ -141,9 +141,6 @@ func (f *Front) Several() bool { return len(f.mounts) > 1 }
 // Gate bounds the resources of all listeners of the process together.
 func (f *Front) Gate() *Gate { return &f.gate }
 
-// Admits reports whether a request carries the token; true without a token.
-func (f *Front) Admits(r *http.Request) bool { return f.token == nil || f.token.admits(r) }
-
 // Handler serves all routes.
 func (f *Front) Handler() http.Handler {
 	mux := http.NewServeMux()
@@ -239,45 +236,31 @@ func (f *Front) serveReadyOf(w http.ResponseWriter, r *http.Request) {
 }
 
 // serveStatus answers /status of several chains: that of each, by its id.
-func (f *Front) serveStatus(w http.ResponseWriter, r *http.Request) {
+func (f *Front) serveStatus(w http.ResponseWriter, _ *http.Request) {
 	all := map[int64]any{}
-	answers := ofEach(r.Context(), f, func(ctx context.Context, m *mount) any {
+	for _, m := range f.mounts {
 		if s, ended := m.get(); s != nil && ended == nil {
-			return s.status(ctx)
+			all[m.id] = s.status()
+		} else {
+			all[m.id] = f.condition(m)
 		}
-
-		return f.condition(m)
-	})
-	for i, m := range f.mounts {
-		all[m.id] = answers[i]
 	}
 
 	writeJSON(w, http.StatusOK, map[string]any{"chains": all})
 }
 
-// ofEach asks all chains at once, so that the database of one that does not answer is waited for once.
-func ofEach[T any](ctx context.Context, f *Front, ask func(context.Context, *mount) T) []T {
-	answers := make([]T, len(f.mounts))
-	var wg sync.WaitGroup
-	for i, m := range f.mounts {
-		wg.Go(func() { answers[i] = ask(ctx, m) })
-	}
-
-	wg.Wait()
-
-	return answers
-}
-
-// gather returns the metrics of the process and of all chains.
+// gather returns the metrics of the process and of all chains, once a second for all scrapers.
 func (f *Front) gather() ([]*dto.MetricFamily, error) {
-	from := prometheus.Gatherers{f.cfg.Metrics}
-	for _, m := range f.mounts {
-		if s, _ := m.get(); s != nil {
-			from = append(from, s.cfg.Metrics)
+	return f.gathered.get(time.Second, func() ([]*dto.MetricFamily, error) {
+		from := prometheus.Gatherers{f.cfg.Metrics}
+		for _, m := range f.mounts {
+			if s, _ := m.get(); s != nil {
+				from = append(from, s.cfg.Metrics)
+			}
 		}
-	}
 
-	return from.Gather()
+		return from.Gather()
+	})
 }
 
 // Run listens and serves until ctx ends, then lets running requests finish, ends the rest after two
@@ -292,18 +275,6 @@ func (f *Front) Run(ctx context.Context) error {
 	}
 
 	f.cfg.Log.InfoContext(ctx, "serving http", slog.String("address", ln.Addr().String()))
-	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return f.gate.Serve(ctx, "HTTP", ln, f.Handler(), f.cfg.Log) })
-	g.Go(func() error {
-		<-ctx.Done()
-		for _, m := range f.mounts {
-			if s, _ := m.get(); s != nil {
-				s.endStreams()
-			}
-		}
 
-		return nil
-	})
-
-	return g.Wait()
+	return f.gate.Serve(ctx, "HTTP", ln, f.Handler(), f.cfg.Log)
 }

@@ -21,7 +21,9 @@ func chainServer(t *testing.T, chain int64, source *instanceStub) *Server {
 	gauge := prometheus.NewGauge(prometheus.GaugeOpts{Name: "relayer_is_leader", Help: "Whether it leads.",
 		ConstLabels: prometheus.Labels{"chain_id": json.Number(count(chain)).String()}})
 	reg.MustRegister(gauge)
-	s, err := New(Config{Source: source, DB: broken(t), ChainID: chain, Mask: mask, Metrics: reg, Several: true,
+	db := broken(t)
+	s, err := New(Config{Source: source, Fleet: &reads{db: db}, DB: db, ChainID: chain, Mask: mask, Metrics: reg,
+		Several: true,
 		Commands: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			fmt.Fprintf(w, "%s on chain %d", r.URL.Path, chain)
 		})})

@@ -3,16 +3,15 @@ package web
 import (
 	"slices"
 	"sort"
+	"sync"
 	"time"
 )
 
 const (
 	// historySpan is the time that the plots cover.
 	historySpan = time.Hour
-	// historySize is enough for a sample every two seconds; samples within historyStep of the last
-	// are dropped.
-	historySize = 1800
-	historyStep = time.Second
+	sampleEvery = 2 * time.Second
+	historySize = 1800 // historySpan, a sample each sampleEvery
 )
 
 // sample is the plots' data at one moment.
@@ -24,23 +23,26 @@ type sample struct {
 	oldest               time.Duration
 }
 
-// history has the newest historySize samples, oldest first. It starts empty with the process.
-type history struct{ samples []sample }
+// history has the newest historySize samples, oldest first. It starts empty with the process, and is safe for
+// concurrent use.
+type history struct {
+	mu      sync.Mutex
+	samples []sample
+}
 
 func (h *history) add(s sample) {
-	n := len(h.samples)
-	if n > 0 && s.at.Sub(h.samples[n-1].at) < historyStep {
-		return
-	}
-
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	h.samples = append(h.samples, s)
-	if n == historySize {
+	if len(h.samples) > historySize {
 		h.samples = h.samples[1:]
 	}
 }
 
 // since returns the samples after a time, oldest first.
 func (h *history) since(t time.Time) []sample {
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	first := sort.Search(len(h.samples), func(i int) bool { return h.samples[i].at.After(t) })
 	return slices.Clone(h.samples[first:])
 }

@@ -1,8 +1,10 @@
 package web
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"fmt"
 	"io"
 	"math"
@@ -18,6 +20,7 @@ import (
 
 	"github.com/fusion-prime/escrow-relayer/internal/testfleet"
 	"github.com/fusion-prime/escrow-relayer/partition"
+	"github.com/fusion-prime/escrow-relayer/relayer/database"
 	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
 )
 
@@ -26,7 +29,7 @@ const (
 	testHead  = 7_654_321
 )
 
-func init() { readWithin, queryTimeout = 3*time.Minute, 3*time.Minute } // the machine may be busy
+func init() { queryTimeout = 3 * time.Minute } // the machine may be busy
 
 func TestMain(m *testing.M) {
 	// It starts when the package is loaded, which the Cloud SQL connector imports.
@@ -52,6 +55,45 @@ func (s *instanceStub) set(change func(*fleet.Self)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	change(&s.i)
+}
+
+// pool is what the tests read from.
+type pool interface {
+	DB
+	fleet.DB
+}
+
+// reads is a Fleet that is read at each look.
+type reads struct {
+	db  fleet.DB
+	now func() time.Time // nil: time.Now
+
+	mu   sync.Mutex
+	last fleet.Reading
+}
+
+func (r *reads) Last() fleet.Reading {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.last
+}
+
+func (r *reads) Look() fleet.Reading {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.last.Err = database.Within(context.Background(), time.Minute, func(ctx context.Context) error {
+		f, err := fleet.Read(ctx, r.db, testChain)
+		if err == nil {
+			r.last.Fleet, r.last.At = f, time.Now()
+			if r.now != nil {
+				r.last.At = r.now()
+			}
+		}
+
+		return err
+	})
+
+	return r.last
 }
 
 // world is a fleet that a test has written, and the server of its first instance.
@@ -83,7 +125,8 @@ func setup(t testing.TB) *world {
 				LastError: "429 Too Many Requests: https://…", LastErrorAt: now.Add(-3 * time.Minute)},
 		},
 	}}
-	w.cfg = Config{Source: w.source, DB: w.DB, ChainID: testChain, ExplorerURL: "https://sepolia.etherscan.io"}
+	w.cfg = Config{Source: w.source, Fleet: &reads{db: w.DB}, DB: w.DB, ChainID: testChain,
+		ExplorerURL: "https://sepolia.etherscan.io"}
 
 	return w
 }
@@ -202,7 +245,7 @@ func backfill(s *Server, now time.Time) {
 			x.outbox, x.oldest = int64(40*(38-m)), time.Duration((38-m)*float64(time.Minute))
 		}
 
-		s.board.history.add(x)
+		s.history.add(x)
 	}
 }
 
@@ -213,6 +256,17 @@ func get(t testing.TB, h http.Handler, path string) *http.Response {
 	h.ServeHTTP(rec, httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil))
 
 	return rec.Result()
+}
+
+// read decodes an answer that must be 200.
+func read[T any](t *testing.T, h http.Handler, path string) (v T) {
+	t.Helper()
+	r := get(t, h, path)
+	text := body(t, r)
+	require.Equal(t, http.StatusOK, r.StatusCode, "%s: %s", path, text)
+	require.NoError(t, json.Unmarshal([]byte(text), &v))
+
+	return v
 }
 
 func body(t testing.TB, r *http.Response) string {

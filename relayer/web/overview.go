@@ -1,12 +1,9 @@
 package web
 
 import (
-	"bytes"
-	"context"
 	_ "embed"
 	"fmt"
 	"html/template"
-	"log/slog"
 	"net/http"
 	"strings"
 	"time"
@@ -45,31 +42,28 @@ func newOverview() (*template.Template, error) {
 
 // serveOverview answers / of a process that follows several chains.
 func (f *Front) serveOverview(w http.ResponseWriter, r *http.Request) {
-	ctx := r.Context()
-	text, err := f.drawn.get(drawEvery, func() ([]byte, error) {
-		var b bytes.Buffer
-		err := f.overview.Execute(&b, overview{
-			Title: "Escrow relayer", Read: clock(f.cfg.Now()), CSS: template.CSS(pageCSS), Rows: ofEach(ctx, f, f.row),
-		})
+	text, err := f.drawn.get(drawEvery, func() (string, error) {
+		var b strings.Builder
+		o := overview{Title: "Escrow relayer", Read: clock(f.cfg.Now()), CSS: template.CSS(pageCSS)}
+		for _, m := range f.mounts {
+			o.Rows = append(o.Rows, f.row(m))
+		}
 
-		return b.Bytes(), err
+		err := f.overview.Execute(&b, o)
+
+		return b.String(), err
 	})
 	if err != nil {
-		f.cfg.Log.ErrorContext(ctx, "overview not rendered", slog.String("err", f.cfg.Mask(err.Error())))
-		writeProblem(w, problem{Status: http.StatusInternalServerError,
-			Detail: "the page could not be rendered; /status has the same as JSON"})
-
+		notRendered(r.Context(), w, f.cfg.Log, f.cfg.Mask(err.Error()))
 		return
 	}
 
-	w.Header().Set("Content-Security-Policy", "default-src 'none'; style-src "+hashSource(pageCSS)+
+	writePage(w, http.StatusOK, text, "default-src 'none'; style-src "+hashSource(pageCSS)+
 		"; img-src data:; base-uri 'none'; frame-ancestors 'none'")
-	w.Header().Set("Content-Type", "text/html; charset=utf-8")
-	_, _ = w.Write(text) // a client that hung up
 }
 
 // row is the current state of a chain.
-func (f *Front) row(ctx context.Context, m *mount) chainRow {
+func (f *Front) row(m *mount) chainRow {
 	s, ended := m.get()
 	if s == nil || ended != nil {
 		v := verdict{Level: "notice", Headline: "Starting"}
@@ -82,12 +76,12 @@ func (f *Front) row(ctx context.Context, m *mount) chainRow {
 		return chainRow{ID: m.id, Verdict: v}
 	}
 
-	n, i := s.board.latest(ctx), s.cfg.Source.Instance()
+	n, i := s.cfg.Fleet.Look(), s.cfg.Source.Instance()
 
 	return chainRow{
 		ID: m.id, Verdict: s.page.judge(&n, &i, f.cfg.Now()), Leads: i.Leader, Slots: i.Slots, Escrows: i.Escrows,
-		Head: i.Head, Lag: i.Lag(), LagTime: i.LagTime(), Messages: n.fleet.Outbox.Messages,
-		OldestOutbox: time.Duration(n.fleet.Outbox.OldestAge),
-		Factories:    strings.FieldsFunc(n.fleet.Chain.Factory, func(r rune) bool { return r == ',' }),
+		Head: i.Head, Lag: i.Lag(), LagTime: i.LagTime(), Messages: n.Fleet.Outbox.Messages,
+		OldestOutbox: time.Duration(n.Fleet.Outbox.OldestAge),
+		Factories:    strings.FieldsFunc(n.Fleet.Chain.Factory, func(r rune) bool { return r == ',' }),
 	}
 }

@@ -6,7 +6,6 @@ import (
 	_ "embed"
 	"encoding/base64"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"html/template"
 	"io"
@@ -27,10 +26,7 @@ var (
 	pageJS string
 )
 
-// fragments are the parts of the page that /live replaces: names of templates, and ids of the elements around them.
-var fragments = []string{"verdict", "figures", "fleet", "facts", "endpoints", "events", "senders", "commands"}
-
-// page renders the status page, whole or in fragments. It is immutable.
+// page renders the status page. It is immutable.
 type page struct {
 	templates *template.Template
 	explorer  explorer
@@ -70,67 +66,53 @@ func hashSource(content string) string {
 
 // servePage answers /, with the result of a search when ?escrow= has an address.
 func (s *Server) servePage(w http.ResponseWriter, r *http.Request) {
-	ctx, status := r.Context(), http.StatusOK
+	status := http.StatusOK
 	var text string
 	var err error
 	if query := strings.TrimSpace(r.URL.Query().Get("escrow")); query != "" {
-		v := s.view(ctx)
-		v.Escrow, status = s.search(r, query)
+		v := s.view()
+		v.Escrow, status = s.search(r.Context(), query)
 		v.Title = short(query) + " · escrow relayer"
-		text, err = s.page.fragment("page", v)
+		text, err = s.page.render(v)
 	} else {
-		text, err = s.whole.get(s.draws, func() (string, error) { return s.page.fragment("page", s.view(ctx)) })
+		text, err = s.whole.get(s.draws, func() (string, error) { return s.page.render(s.view()) })
 	}
 
 	if err != nil {
-		s.cfg.Log.ErrorContext(r.Context(), "status page not rendered", slog.String("err", s.cfg.Mask(err.Error())))
-		writeProblem(w, problem{Status: http.StatusInternalServerError,
-			Detail: "the page could not be rendered; /status has the same as JSON"})
-
+		notRendered(r.Context(), w, s.cfg.Log, s.cfg.Mask(err.Error()))
 		return
 	}
 
-	w.Header().Set("Content-Security-Policy", s.page.policy)
+	writePage(w, status, text, s.page.policy)
+}
+
+// notRendered answers where a template has failed.
+func notRendered(ctx context.Context, w http.ResponseWriter, log *slog.Logger, why string) {
+	log.ErrorContext(ctx, "page not rendered", slog.String("err", why))
+	writeProblem(w, problem{Status: http.StatusInternalServerError,
+		Detail: "the page could not be rendered; /status has the same as JSON"})
+}
+
+// writePage answers with a page that may use what its policy allows.
+func writePage(w http.ResponseWriter, status int, text, policy string) {
+	w.Header().Set("Content-Security-Policy", policy)
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	w.WriteHeader(status)
 	_, _ = io.WriteString(w, text) // a client that hung up
 }
 
 // view is the current state for the templates.
-func (s *Server) view(ctx context.Context) *view {
-	n, i := s.board.latest(ctx), s.cfg.Source.Instance()
-	v := s.page.show(&n, &i, s.board.samples(), s.cfg.Now())
+func (s *Server) view() *view {
+	n, i := s.cfg.Fleet.Look(), s.cfg.Source.Instance()
+	v := s.page.show(&n, &i, s.history.since(s.cfg.Now().Add(-historySpan)), s.cfg.Now())
 	v.CSS, v.JS = template.CSS(pageCSS), template.JS(pageJS)
 
 	return v
 }
 
-// search looks an escrow up, and returns the HTTP status of the page with the result.
-func (s *Server) search(r *http.Request, query string) (*escrowView, int) {
-	address, ok := normalize(query)
-	if !ok {
-		return &escrowView{Query: query, Problem: "Not an address: it " + notAnAddress + "."}, http.StatusBadRequest
-	}
-
-	answer, err := s.api.limited(r, func(r *http.Request) (any, error) { return s.api.detail(r, address) })
-	if p, is := errors.AsType[problem](err); is {
-		return &escrowView{Query: query, Problem: sentence(p.Detail) + "."}, p.Status
-	}
-
-	if err != nil {
-		s.cfg.Log.WarnContext(r.Context(), "escrow not looked up", slog.String("escrow", address),
-			slog.String("err", s.cfg.Mask(err.Error())))
-		return &escrowView{Query: query, Problem: "The database does not answer: try again."}, http.StatusServiceUnavailable
-	}
-
-	d := answer.(escrowDetail)
-
-	return s.page.escrow(&d), http.StatusOK
-}
-
-// fragment renders one part of the page, or all of it, without the control characters of the texts of rows and nodes.
-func (p *page) fragment(name string, v *view) (string, error) {
+// render renders the page, without the control characters of the texts of rows and nodes.
+func (p *page) render(v *view) (string, error) {
 	var b strings.Builder
-	err := p.templates.ExecuteTemplate(&b, name, v)
+	err := p.templates.Execute(&b, v)
 	return redact.Printable(b.String()), err
 }

@@ -25,8 +25,6 @@ type check struct {
 	Remedy string `json:"remedy,omitempty"` // the first step, as on the page
 }
 
-func (s *Server) serveReady(w http.ResponseWriter, _ *http.Request) { writeReadiness(w, s.readiness()) }
-
 func (s *Server) readiness() readiness {
 	i := s.cfg.Source.Instance()
 	return readiness{Ready: i.Ready(), Checks: s.checks(&i)}

@@ -59,7 +59,6 @@ func TestPageShowsSendersAndCommands(t *testing.T) {
 	require.NotContains(t, body(t, get(t, h, "/status")), `"senders"`)
 
 	w.commands(sessions[0])
-	w.cfg.Every = 1 // every request reads anew
 	h = w.server().Handler()
 	text = body(t, get(t, h, "/"))
 	for _, word := range []string{

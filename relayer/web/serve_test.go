@@ -1,7 +1,6 @@
 package web
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,7 +9,6 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -30,11 +28,15 @@ type served struct {
 	stop   func() error // ends it and returns what Run returned
 }
 
-func (w *world) serve() served {
+func (w *world) serve(before ...func(*Server)) served {
 	w.t.Helper()
 	ln, err := (&net.ListenConfig{}).Listen(w.t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(w.t, err)
 	s := w.server()
+	for _, do := range before {
+		do(s)
+	}
+
 	f := mounted(w.t, FrontConfig{Listener: ln}, s)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(w.t.Context()))
 	done := make(chan error, 1)
@@ -72,13 +74,13 @@ func mounted(t testing.TB, cfg FrontConfig, s *Server) *Front {
 }
 
 // broken is a database that is gone. Its errors quote what must not be shown: who would log in, for want of a password.
-func broken(t *testing.T) DB {
+func broken(t *testing.T) pool {
 	t.Helper()
-	pool, err := pgxpool.New(t.Context(), "postgres://"+secret+"@127.0.0.1:1/relayer?sslmode=disable")
+	db, err := pgxpool.New(t.Context(), "postgres://"+secret+"@127.0.0.1:1/relayer?sslmode=disable")
 	require.NoError(t, err)
-	t.Cleanup(pool.Close)
+	t.Cleanup(db.Close)
 
-	return pool
+	return db
 }
 
 const secret = "hunter2"
@@ -100,10 +102,10 @@ func (u untouchable) Query(context.Context, string, ...any) (pgx.Rows, error) {
 
 func mask(s string) string { return strings.ReplaceAll(s, secret, "***") }
 
-func bare(t *testing.T, db DB) (*Server, *instanceStub) {
+func bare(t *testing.T, db pool) (*Server, *instanceStub) {
 	t.Helper()
 	source := &instanceStub{i: fleet.Self{ID: "relayer-0"}}
-	s, err := New(Config{Source: source, DB: db, ChainID: testChain, Mask: mask})
+	s, err := New(Config{Source: source, Fleet: &reads{db: db}, DB: db, ChainID: testChain, Mask: mask})
 	require.NoError(t, err)
 
 	return s, source
@@ -113,7 +115,7 @@ func TestHealthzAsksNobody(t *testing.T) {
 	t.Parallel()
 	s, source := bare(t, untouchable{t})
 	source.set(func(i *fleet.Self) { i.Session, i.Database, i.Node = errGone, errGone, errGone })
-	r := get(t, s.Handler(), "/healthz")
+	r := get(t, mounted(t, FrontConfig{}, s).Handler(), "/healthz")
 	require.Equal(t, http.StatusOK, r.StatusCode)
 	require.JSONEq(t, `{"status":"ok"}`, body(t, r))
 }
@@ -121,7 +123,7 @@ func TestHealthzAsksNobody(t *testing.T) {
 func TestReadyzNamesWhatIsNotReady(t *testing.T) {
 	t.Parallel()
 	s, source := bare(t, untouchable{t})
-	r := get(t, s.Handler(), "/readyz")
+	r := get(t, mounted(t, FrontConfig{}, s).Handler(), "/readyz")
 	require.Equal(t, http.StatusOK, r.StatusCode)
 	require.JSONEq(t, `{"ready":true,"checks":{"session":{"ok":true},"database":{"ok":true},"node":{"ok":true},"storing":{"ok":true}}}`,
 		body(t, r))
@@ -131,7 +133,7 @@ func TestReadyzNamesWhatIsNotReady(t *testing.T) {
 		"node": func(i *fleet.Self) { i.Node = errGone }, "storing": func(i *fleet.Self) { i.Stuck = errGone },
 	} {
 		source.set(func(i *fleet.Self) { *i = fleet.Self{}; breaks(i) })
-		r := get(t, s.Handler(), "/readyz")
+		r := get(t, mounted(t, FrontConfig{}, s).Handler(), "/readyz")
 		require.Equal(t, http.StatusServiceUnavailable, r.StatusCode)
 		var answer readiness
 		require.NoError(t, json.Unmarshal([]byte(body(t, r)), &answer))
@@ -148,7 +150,7 @@ func TestReadyzNamesWhatIsNotReady(t *testing.T) {
 	full := database.Explain(&pgconn.PgError{Code: "53100", Message: "could not extend file"})
 	source.set(func(i *fleet.Self) { *i = fleet.Self{Database: full} })
 	var answer readiness
-	require.NoError(t, json.Unmarshal([]byte(body(t, get(t, s.Handler(), "/readyz"))), &answer))
+	require.NoError(t, json.Unmarshal([]byte(body(t, get(t, mounted(t, FrontConfig{}, s).Handler(), "/readyz"))), &answer))
 	what, remedy := fleet.Advice(full)
 	require.NotEmpty(t, remedy)
 	require.Equal(t, check{Reason: what, Remedy: remedy}, answer.Checks["database"])
@@ -161,9 +163,8 @@ func TestNoAnswerShowsASecret(t *testing.T) {
 		i.Session, i.Database, i.Node = errGone, errGone, errGone
 		i.Endpoints = []fleet.Endpoint{{Name: "rpc0", LastError: errGone.Error()}}
 	})
-	for _, path := range []string{"/", "/?escrow=" + addressOf(1), "/status", "/readyz", "/escrows/" +
-		addressOf(1), "/metrics", "/healthz"} {
-		text := body(t, get(t, s.Handler(), path))
+	for _, path := range []string{"/", "/?escrow=" + addressOf(1), "/status", "/readyz", "/metrics", "/healthz"} {
+		text := body(t, get(t, mounted(t, FrontConfig{}, s).Handler(), path))
 		require.NotContains(t, text, secret, path)
 		if path == "/" || path == "/status" {
 			require.Contains(t, text, "connection refused", path)
@@ -205,9 +206,9 @@ func TestMetricsAreTheGivenOnes(t *testing.T) {
 	gauge := prometheus.NewGauge(prometheus.GaugeOpts{Name: "relayer_is_leader", Help: "Whether it leads."})
 	registry.MustRegister(gauge)
 	gauge.Set(1)
-	s, err := New(Config{Source: &instanceStub{}, DB: broken(t), ChainID: 1, Metrics: registry})
+	s, err := New(Config{Source: &instanceStub{}, Fleet: &reads{}, DB: broken(t), ChainID: 1, Metrics: registry})
 	require.NoError(t, err)
-	require.Contains(t, body(t, get(t, s.Handler(), "/metrics")), "relayer_is_leader 1")
+	require.Contains(t, body(t, get(t, mounted(t, FrontConfig{}, s).Handler(), "/metrics")), "relayer_is_leader 1")
 }
 
 func TestNewChecksItsConfiguration(t *testing.T) {
@@ -216,7 +217,7 @@ func TestNewChecksItsConfiguration(t *testing.T) {
 	require.ErrorContains(t, err, "required")
 	for _, url := range []string{"etherscan.io", "ftp://x", "https://user:pw@x", "https://x?key=1",
 		"javascript:alert(1)", "https://"} {
-		_, err := New(Config{Source: &instanceStub{}, DB: broken(t), ChainID: 1, ExplorerURL: url})
+		_, err := New(Config{Source: &instanceStub{}, Fleet: &reads{}, DB: broken(t), ChainID: 1, ExplorerURL: url})
 		require.ErrorContains(t, err, "EXPLORER_URL", url)
 		require.NotContains(t, err.Error(), "pw@")
 	}
@@ -239,101 +240,4 @@ func TestRunSaysWhatToDoAboutATakenPort(t *testing.T) {
 	f, err := NewFront(FrontConfig{Addr: ln.Addr().String(), Chains: []int64{1}})
 	require.NoError(t, err)
 	require.ErrorContains(t, f.Run(t.Context()), "PORT")
-}
-
-// stream reads the events of /live.
-type stream struct {
-	t       *testing.T
-	scanner *bufio.Scanner
-}
-
-func (w *world) live(t *testing.T, url string) stream {
-	t.Helper()
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url+"/live", nil)
-	require.NoError(t, err)
-	r, err := client.Do(req)
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, r.Body.Close()) })
-	require.Equal(t, http.StatusOK, r.StatusCode)
-	require.Equal(t, "text/event-stream", r.Header.Get("Content-Type"))
-	scanner := bufio.NewScanner(r.Body)
-	scanner.Buffer(nil, 1<<20)
-
-	return stream{t, scanner}
-}
-
-func (s stream) next() (u update, ok bool) {
-	s.t.Helper()
-	for s.scanner.Scan() {
-		if data, is := strings.CutPrefix(s.scanner.Text(), "data: "); is {
-			require.NoError(s.t, json.Unmarshal([]byte(data), &u))
-			return u, true
-		}
-	}
-
-	return u, false
-}
-
-func TestLiveSendsWhatChanges(t *testing.T) {
-	t.Parallel()
-	w := setup(t)
-	w.cfg.Every = 20 * time.Millisecond
-	w.fleet(3)
-	s := w.serve()
-	live := w.live(t, s.url)
-
-	u, ok := live.next()
-	require.True(t, ok)
-	require.Len(t, u.Parts, len(fragments), "the first event has everything")
-	require.Contains(t, u.Parts["fleet"], "relayer-2")
-	require.NotContains(t, u.Parts["fleet"], ", 1 of them adopted")
-
-	w.Own("relayer-1", 0)
-	for !strings.Contains(u.Parts["fleet"], ", 1 of them adopted") {
-		u, ok = live.next()
-		require.True(t, ok)
-		require.NotContains(t, u.Parts, "facts", "it did not change")
-	}
-
-	require.NoError(t, s.stop())
-	for ok {
-		_, ok = live.next()
-	}
-}
-
-// The limit on reading a request is for the request: a stream outlives it.
-func TestLiveOutlivesTheReadTimeout(t *testing.T) {
-	t.Parallel()
-	w := setup(t)
-	w.cfg.Every = 20 * time.Millisecond
-	s := w.server()
-	srv := httptest.NewUnstartedServer(s.Handler())
-	srv.Config.ReadTimeout, srv.Config.WriteTimeout = 100*time.Millisecond, 100*time.Millisecond
-	srv.Start()
-	defer srv.Close()
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- s.board.run(ctx) }()
-	defer func() { cancel(); require.NoError(t, <-done); close(s.stop) }()
-
-	live := w.live(t, srv.URL)
-	for deadline := time.Now().Add(400 * time.Millisecond); time.Now().Before(deadline); {
-		_, ok := live.next()
-		require.True(t, ok)
-	}
-}
-
-func TestTooManyStreams(t *testing.T) {
-	t.Parallel()
-	s, _ := bare(t, broken(t))
-	for range maxStreams {
-		end, ok := s.board.watch()
-		require.True(t, ok)
-		defer end()
-	}
-
-	r := get(t, s.Handler(), "/live")
-	require.Equal(t, http.StatusServiceUnavailable, r.StatusCode)
-	require.Equal(t, retryAfter, r.Header.Get("Retry-After"))
 }

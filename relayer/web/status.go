@@ -1,7 +1,6 @@
 package web
 
 import (
-	"context"
 	"net/http"
 	"time"
 
@@ -52,20 +51,20 @@ type statusEndpoint struct {
 }
 
 // serveStatus always answers 200: /readyz judges.
-func (s *Server) serveStatus(w http.ResponseWriter, r *http.Request) {
-	writeJSON(w, http.StatusOK, s.status(r.Context()))
+func (s *Server) serveStatus(w http.ResponseWriter, _ *http.Request) {
+	writeJSON(w, http.StatusOK, s.status())
 }
 
-func (s *Server) status(ctx context.Context) status {
-	n := s.board.latest(ctx)
+func (s *Server) status() status {
+	n := s.cfg.Fleet.Look()
 	i := s.cfg.Source.Instance()
-	answer := status{Instance: s.instance(&i), FleetReadAt: moment(n.at)}
-	if !n.at.IsZero() {
-		answer.Fleet = &n.fleet
+	answer := status{Instance: s.instance(&i), FleetReadAt: moment(n.At)}
+	if !n.At.IsZero() {
+		answer.Fleet = &n.Fleet
 	}
 
-	if n.err != nil {
-		answer.FleetError = s.cfg.Mask(n.err.Error())
+	if n.Err != nil {
+		answer.FleetError = s.cfg.Mask(n.Err.Error())
 	}
 
 	return answer

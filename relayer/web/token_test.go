@@ -22,7 +22,7 @@ func TestToken(t *testing.T) {
 	}
 	now := time.Now()
 	write("first-token-of-some-length\n", now)
-	server, err := New(Config{Source: &instanceStub{}, DB: hangingDB{}, ChainID: 1})
+	server, err := New(Config{Source: &instanceStub{}, Fleet: &reads{}, DB: untouchable{t}, ChainID: 1})
 	require.NoError(t, err)
 	s := mounted(t, FrontConfig{TokenFile: file, Now: func() time.Time { return now }}, server)
 	h := s.Handler()
@@ -39,7 +39,7 @@ func TestToken(t *testing.T) {
 	}
 	nothing := func(*http.Request) {}
 
-	for _, path := range []string{"/", "/live", "/status", "/metrics", "/escrows/" + addressOf(1), "/openapi.yaml",
+	for _, path := range []string{"/", "/status", "/metrics", "/openapi.yaml",
 		"/nowhere", "/debug/pprof/", "/debug/pprof/heap", "/readyz/", "//readyz", "/readyz/1/", "/readyz/x", "/chains/1/",
 		"/chains/1/status", "/chains/1/readyz"} {
 		require.Equal(t, http.StatusUnauthorized, ask(path, nothing), path)

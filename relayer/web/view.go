@@ -24,7 +24,7 @@ type view struct {
 	Fleet     fleetView
 	Facts     []fact
 	Endpoints []endpointView
-	Events    []event
+	Events    []fleet.Event
 	Senders   []fleet.Sender  // empty on a chain without commands
 	Commands  []fleet.Command // the same
 	Escrow    *escrowView     // the result of a search
@@ -67,11 +67,10 @@ type figure struct {
 type fact struct{ Name, Value, Title, Link, Key string }
 
 type fleetView struct {
-	At        time.Time // of the snapshot
-	Summary   string
-	Slots     string // how many are served
-	Rows      []row
-	Forgotten string
+	At      time.Time // of the snapshot
+	Summary string
+	Slots   string // how many are served
+	Rows    []row
 }
 
 // row is an instance.
@@ -95,7 +94,7 @@ const (
 )
 
 // show creates a view of the current state.
-func (p *page) show(n *news, i *fleet.Self, samples []sample, now time.Time) *view {
+func (p *page) show(n *fleet.Reading, i *fleet.Self, samples []sample, now time.Time) *view {
 	v := &view{
 		Chain: p.chainID, Several: p.several, Now: now,
 		Self: self{
@@ -103,20 +102,20 @@ func (p *page) show(n *news, i *fleet.Self, samples []sample, now time.Time) *vi
 			Up: span(now.Sub(i.Started)),
 		},
 		Verdict: p.judge(n, i, now), Figures: figures(n, i, newPast(samples, now)), Facts: p.facts(n, i),
-		Endpoints: endpoints(i, now), Events: n.events,
+		Endpoints: endpoints(i, now), Events: n.Fleet.Events,
 	}
 	if i.Started.IsZero() {
 		v.Self.Up = "–"
 	}
 
-	if !n.at.IsZero() {
-		v.Read = clock(n.at)
+	if !n.At.IsZero() {
+		v.Read = clock(n.At)
 		v.Fleet = fleetOf(n, i)
-		if n.err != nil {
+		if n.Err != nil {
 			v.Fleet.Summary = "As of " + v.Read + " UTC: " + v.Fleet.Summary
 		}
 
-		v.Senders, v.Commands = n.fleet.Senders, n.fleet.Commands
+		v.Senders, v.Commands = n.Fleet.Senders, n.Fleet.Commands
 	}
 
 	v.Title = v.Verdict.Mark + " " + v.Self.ID + " · escrow relayer"
@@ -125,10 +124,10 @@ func (p *page) show(n *news, i *fleet.Self, samples []sample, now time.Time) *vi
 }
 
 // judge is the verdict on what this instance and the fleet's rows show.
-func (p *page) judge(n *news, i *fleet.Self, now time.Time) verdict {
-	sight := fleet.Sight{Fleet: &n.fleet, Read: n.at, Err: n.err, Self: i, Now: now}
+func (p *page) judge(n *fleet.Reading, i *fleet.Self, now time.Time) verdict {
+	sight := fleet.Sight{Fleet: &n.Fleet, Read: n.At, Err: n.Err, Self: i, Now: now}
 	v := verdict{Level: "well", Headline: "All well"}
-	if n.at.IsZero() {
+	if n.At.IsZero() {
 		v.Headline = "Starting"
 	}
 
@@ -149,8 +148,8 @@ func (p *page) judge(n *news, i *fleet.Self, now time.Time) verdict {
 	return v
 }
 
-func figures(n *news, i *fleet.Self, p past) []figure {
-	f := &n.fleet
+func figures(n *fleet.Reading, i *fleet.Self, p past) []figure {
+	f := &n.Fleet
 	lagNotes := []fact{{Name: "Behind head", Value: "–"}}
 	if i.Cursor > 0 && i.Head > 0 {
 		lagNotes[0].Value = plural(max(0, i.Head-i.Cursor+1), "block", "blocks")
@@ -171,7 +170,7 @@ func figures(n *news, i *fleet.Self, p past) []figure {
 
 	messages, late := count(f.Outbox.Messages), count(f.Late.Escrows)
 	switch {
-	case n.at.IsZero():
+	case n.At.IsZero():
 		messages, late = "–", "–"
 	case f.Outbox.More:
 		messages = "≥ " + messages
@@ -216,8 +215,8 @@ func blocks(v float64) string  { return plural(int64(v), "block", "blocks") }
 func number(v float64) string  { return count(int64(math.Round(v))) }
 func seconds(v float64) string { return span(time.Duration(v * float64(time.Second))) }
 
-func fleetOf(n *news, i *fleet.Self) fleetView {
-	f := &n.fleet
+func fleetOf(n *fleet.Reading, i *fleet.Self) fleetView {
+	f := &n.Fleet
 	alive := " No instance is alive." // all have stopped cleanly: none is expected
 	if f.Expected() > 0 {
 		alive = fmt.Sprintf(" %d of %s alive.", f.Live(), plural(f.Expected(), "instance", "instances"))
@@ -227,11 +226,6 @@ func fleetOf(n *news, i *fleet.Self) fleetView {
 	s := &f.Slots
 	v.Slots = fmt.Sprintf("%s of %s slots served, %s of them adopted; %s of a dead owner, %s free.", count(s.Served),
 		count(s.Total), count(s.Adopted), count(s.Dead), count(s.Free))
-	if f.Forgotten > 0 {
-		v.Forgotten = plural(f.Forgotten, "instance is", "instances are") +
-			" not shown: stopped or dead for a while, and without slots."
-	}
-
 	for k := range f.Instances {
 		in := &f.Instances[k]
 		r := row{Instance: in, Self: in.ID == i.ID, Processed: "–", Lag: "–",
@@ -280,8 +274,8 @@ func mark(state any) string {
 	return "✕"
 }
 
-func (p *page) facts(n *news, i *fleet.Self) []fact {
-	f := &n.fleet
+func (p *page) facts(n *fleet.Reading, i *fleet.Self) []fact {
+	f := &n.Fleet
 	behind := func(next int64) string {
 		if next == 0 {
 			return "–"
@@ -313,7 +307,7 @@ func (p *page) facts(n *news, i *fleet.Self) []fact {
 	}
 
 	for k := range facts {
-		if n.at.IsZero() && facts[k].Name != "Final" { // unknown is not zero
+		if n.At.IsZero() && facts[k].Name != "Final" { // unknown is not zero
 			facts[k].Value = "–"
 		}
 	}

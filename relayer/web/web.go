@@ -13,13 +13,17 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
-	"github.com/fusion-prime/escrow-relayer/relayer/metrics"
 )
 
 // DB is a pool. It is only read.
 type DB interface {
-	fleet.DB
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}
+
+// Fleet is a fleet.Reader.
+type Fleet interface {
+	Last() fleet.Reading
+	Look() fleet.Reading // for somebody who looks on
 }
 
 // Source is the instance's knowledge of itself. Instance is called from several goroutines, at
@@ -28,40 +32,34 @@ type Source interface {
 	Instance() fleet.Self
 }
 
-// Config of a Server. Source, DB and ChainID are required.
+// Config of a Server. Source, Fleet, DB and ChainID are required.
 type Config struct {
 	Source      Source              // the instance's knowledge of itself
-	DB          DB                  // the source of the fleet and the API's rows
+	Fleet       Fleet               // as it was read last
+	DB          DB                  // for the rows of an escrow that is looked up
 	ChainID     int64               // of the fleet
-	Fleet       *fleet.Reader       // nil: a new one, which counts the escrows separately
-	Metrics     prometheus.Gatherer // nil: /metrics is empty
+	Metrics     prometheus.Gatherer // of the chain, which the Front serves; nil: none
 	ExplorerURL string              // of a block explorer that has /tx/, /block/ and /address/ below it; empty: no links
 	Mask        func(string) string // removes secrets from texts; nil: texts stay unchanged
 	Log         *slog.Logger        // nil: silence
-	Every       time.Duration       // between two readings with viewers; 0 means 2 s
 	Now         func() time.Time    // nil: time.Now
 	Commands    http.Handler        // serves /commands and below; may be nil
 	Several     bool                // the process follows other chains too: the page links to the overview
-
-	Admits func(*http.Request) bool // whether a request still has the token; nil: no token
 }
 
 // Server serves the pages and the API of one chain, mounted at a Front. New makes it, Run runs it, once.
 type Server struct {
 	cfg     Config
-	api     *api
-	board   *board
 	page    *page
 	handler http.Handler
-	stop    chan struct{} // closed at the end: ends the streams of /live, for which a shutdown would wait
-	ending  sync.Once
 
-	draws time.Duration // between two renderings
-	whole cached[string]
-	parts cached[*update]
+	draws    time.Duration // between two renderings
+	whole    cached[string]
+	history  history
+	querying chan struct{} // has an element for each look-up
 }
 
-// drawEvery is between two renderings of the page, and of its parts, for all viewers together.
+// drawEvery is between two renderings of the page, for all viewers together.
 const drawEvery = time.Second
 
 // cached is what is made again at most once in a while, by one caller for all. The zero value is ready.
@@ -85,20 +83,14 @@ func (c *cached[T]) get(every time.Duration, renew func() (T, error)) (T, error)
 
 // New checks the configuration and starts nothing.
 func New(cfg Config) (*Server, error) {
-	if cfg.Source == nil || cfg.DB == nil || cfg.ChainID == 0 {
-		return nil, errors.New("web: Source, DB and ChainID are required")
+	if cfg.Source == nil || cfg.Fleet == nil || cfg.DB == nil || cfg.ChainID == 0 {
+		return nil, errors.New("web: Source, Fleet, DB and ChainID are required")
 	}
 
 	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
-	cfg.Every = cmp.Or(cfg.Every, 2*time.Second)
 	cfg.Metrics = cmp.Or[prometheus.Gatherer](cfg.Metrics, prometheus.NewRegistry())
-	cfg.Fleet = cmp.Or(cfg.Fleet, &fleet.Reader{DB: cfg.DB, ChainID: cfg.ChainID})
 	if cfg.Mask == nil {
 		cfg.Mask = func(s string) string { return s }
-	}
-
-	if cfg.Admits == nil {
-		cfg.Admits = func(*http.Request) bool { return true }
 	}
 
 	if cfg.Now == nil {
@@ -115,8 +107,7 @@ func New(cfg Config) (*Server, error) {
 		return nil, err
 	}
 
-	s := &Server{cfg: cfg, board: newBoard(cfg), page: page, stop: make(chan struct{}), draws: drawEvery}
-	s.api = &api{cfg: cfg, board: s.board, querying: make(chan struct{}, queries)}
+	s := &Server{cfg: cfg, page: page, draws: drawEvery, querying: make(chan struct{}, queries)}
 	s.handler = s.Handler()
 
 	return s, nil
@@ -131,18 +122,12 @@ type route struct {
 func (s *Server) routes() []route {
 	return []route{
 		{"/{$}", s.servePage},
-		{"/live", s.serveLive},
-		{"/healthz", serveHealth},
-		{"/readyz", s.serveReady},
-		{"/metrics", metrics.Handler(s.cfg.Metrics, s.cfg.Log).ServeHTTP},
 		{"/status", s.serveStatus},
-		{"/escrows/{address}", s.api.handle(s.api.getEscrow)},
 		{"/openapi.yaml", serveOpenAPI},
 	}
 }
 
-// Handler serves all routes. Without Run there are no samples: the plots stay empty, and /live
-// sends its first state only.
+// Handler serves all routes. Without Run there are no samples: the plots stay empty.
 func (s *Server) Handler() http.Handler {
 	mux := http.NewServeMux()
 	for _, r := range s.routes() {
@@ -162,11 +147,18 @@ func (s *Server) Handler() http.Handler {
 	return secured(mux)
 }
 
-// Run samples for the plots and the streams until ctx ends, which ends the streams, and returns nil.
+// Run samples for the plots until ctx ends, and returns nil.
 func (s *Server) Run(ctx context.Context) error {
-	defer s.endStreams()
-	return s.board.run(ctx)
+	ticker := time.NewTicker(sampleEvery)
+	defer ticker.Stop()
+	for {
+		i, outbox := s.cfg.Source.Instance(), s.cfg.Fleet.Last().Fleet.Outbox
+		s.history.add(sample{at: s.cfg.Now(), head: i.Head, target: i.Target, cursor: i.Cursor, lag: i.Lag(),
+			outbox: outbox.Messages, oldest: time.Duration(outbox.OldestAge)})
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+	}
 }
-
-// endStreams ends the streams of /live.
-func (s *Server) endStreams() { s.ending.Do(func() { close(s.stop) }) }

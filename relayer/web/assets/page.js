@@ -17,33 +17,25 @@
     a.slice(b.length).forEach((node) => node.remove());
   }
 
-  // The stream. A hidden page closes it: nobody looks, and the fleet need not be read for it.
-  let stream = null;
+  // The page asks for itself again while somebody sees it, and takes over what has changed.
+  const every = 2000, within = 10000; // milliseconds
   function state(cls, text) { $("live").className = "live " + cls; $("live-state").textContent = text; }
-  function open() {
-    if (stream || document.hidden) return;
-    stream = new EventSource("live");
-    stream.onmessage = (e) => {
-      const u = JSON.parse(e.data);
-      document.title = $("result") ? document.title : u.title;
-      if (u.read) $("live-read").textContent = u.read + " UTC";
-      for (const [id, html] of Object.entries(u.parts)) {
-        const t = document.createElement("template");
-        t.innerHTML = html;
-        morph($(id), t.content);
-      }
+  async function renew() {
+    if (document.hidden) return;
+    try {
+      const answer = await fetch("./", { signal: AbortSignal.timeout(within) });
+      if (!answer.ok) throw new Error(answer.status);
+      const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+      for (const section of fresh.querySelectorAll("main section")) morph($(section.id), section);
+      if (!$("result")) document.title = fresh.title;
+      $("live-read").textContent = fresh.getElementById("live-read").textContent;
       state("on", "live,");
-    };
-    stream.onerror = () => {
+    } catch {
       state("lost", "connection lost, as of");
-      if (stream && stream.readyState === EventSource.CLOSED) { close(); setTimeout(open, 5000); } // an error answer: the browser gives up, we do not
-    };
+    }
   }
-  function close() { if (stream) stream.close(); stream = null; }
   document.addEventListener("visibilitychange", () => {
-    if (document.hidden) { close(); state("", "paused, as of"); } else open();
+    if (document.hidden) state("", "paused, as of"); else renew();
   });
-  addEventListener("pagehide", close);
-
-  open();
+  (async function loop() { await renew(); setTimeout(loop, every); })();
 })();

@@ -1,77 +1,12 @@
 package web
 
 import (
-	"context"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 )
-
-// countingDB counts snapshots, of which a reading of the fleet takes one.
-type countingDB struct {
-	DB
-	reads atomic.Int64
-}
-
-func (c *countingDB) BeginTx(ctx context.Context, o pgx.TxOptions) (pgx.Tx, error) {
-	c.reads.Add(1)
-	return c.DB.BeginTx(ctx, o)
-}
-
-func TestBoardReadsSeldomWhileNobodyLooks(t *testing.T) {
-	t.Parallel()
-	w := setup(t)
-	w.fleet(1)
-	db := &countingDB{DB: w.DB}
-	now := time.Now()
-	w.cfg.DB, w.cfg.Now = db, func() time.Time { return now }
-	b := w.server().board
-	steps := func(n int) int64 {
-		before := db.reads.Load()
-		for range n {
-			b.step(t.Context())
-			now = now.Add(b.cfg.Every)
-		}
-
-		return db.reads.Load() - before
-	}
-	require.EqualValues(t, 2, steps(30), "a minute: one reading every half minute")
-	require.Len(t, b.samples(), 30)
-	end, ok := b.watch()
-	require.True(t, ok)
-	require.EqualValues(t, 30, steps(30), "somebody watches")
-	end()
-	require.EqualValues(t, 2, steps(31))
-}
-
-func TestBoardReadsOnceForManyWhoAskAtOnce(t *testing.T) {
-	t.Parallel()
-	w := setup(t)
-	w.fleet(1)
-	db := &countingDB{DB: w.DB}
-	w.cfg.DB = db
-	w.cfg.Every = time.Minute
-	b := w.server().board
-	done := make(chan struct{})
-	for range 20 {
-		go func() {
-			b.latest(t.Context())
-			done <- struct{}{}
-		}()
-	}
-
-	for range 20 {
-		<-done
-	}
-
-	require.EqualValues(t, 1, db.reads.Load())
-}
 
 func TestHistoryKeepsAnHour(t *testing.T) {
 	t.Parallel()
@@ -151,41 +86,4 @@ func TestFormats(t *testing.T) {
 	} {
 		require.Equal(t, want, got)
 	}
-}
-
-// hangingDB answers nothing until the context of a call ends.
-type hangingDB struct{}
-
-func (hangingDB) BeginTx(ctx context.Context, _ pgx.TxOptions) (pgx.Tx, error) {
-	<-ctx.Done()
-	return nil, ctx.Err()
-}
-
-func (hangingDB) Query(ctx context.Context, _ string, _ ...any) (pgx.Rows, error) {
-	<-ctx.Done()
-	return nil, ctx.Err()
-}
-
-// Behind a database that hangs nobody waits longer than one reading takes, however many look at once: they share it.
-func TestManyLookAtAHangingDatabase(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s, err := New(Config{Source: &instanceStub{}, DB: hangingDB{}, ChainID: 1})
-		require.NoError(t, err)
-		h := s.Handler()
-		begun := time.Now()
-		var wg sync.WaitGroup
-		for range 50 {
-			wg.Go(func() {
-				text := body(t, get(t, h, "/status"))
-				require.LessOrEqual(t, time.Since(begun), readWithin)
-				require.Contains(t, text, "the database has not answered within "+readWithin.String())
-			})
-		}
-
-		wg.Wait()
-		require.Equal(t, readWithin, time.Since(begun))
-
-		body(t, get(t, h, "/status"))
-		require.Equal(t, readWithin, time.Since(begun), "what took long is not tried again at once")
-	})
 }
