@@ -10,8 +10,6 @@ import (
 	"strconv"
 	"strings"
 
-	"go.yaml.in/yaml/v3"
-
 	"github.com/fusion-prime/escrow-relayer/relayer/config"
 )
 
@@ -61,72 +59,28 @@ func (f Fleet) String() string {
 // Alerts is Prometheus' rule file for some fleets. It repeats every rule for each, so that a
 // missing fleet is noticed while another one runs.
 func Alerts(fleets ...Fleet) ([]byte, error) {
-	groups, err := alertGroups(fleets)
-	if err != nil {
-		return nil, err
-	}
-
-	return []byte("# Written by `escrow-relayer plan alerts` from alerts.yaml.tmpl, which explains the rules.\ngroups:\n" + groups), nil
-}
-
-// PrometheusRule is the same for the Prometheus operator, which expects the groups inside its own
-// kind of object.
-func PrometheusRule(fleets ...Fleet) ([]byte, error) {
-	groups, err := alertGroups(fleets)
-	if err != nil {
-		return nil, err
-	}
-
-	var spec yaml.Node
-	if err := yaml.Unmarshal([]byte("groups:\n"+groups), &spec); err != nil {
-		return nil, fmt.Errorf("read the rules: %w", err)
-	}
-
-	withoutComments(&spec)
-	name := []string{"escrow-relayer"}
-	for _, f := range fleets {
-		name = append(name, f.String())
-	}
-
-	var b bytes.Buffer
-	b.WriteString("# Written by `escrow-relayer plan alerts --operator`.\n")
-	enc := yaml.NewEncoder(&b)
-	enc.SetIndent(2)
-	err = enc.Encode(struct {
-		APIVersion string            `yaml:"apiVersion"`
-		Kind       string            `yaml:"kind"`
-		Metadata   map[string]string `yaml:"metadata"`
-		Spec       *yaml.Node        `yaml:"spec"`
-	}{"monitoring.coreos.com/v1", "PrometheusRule", map[string]string{"name": strings.Join(name, "-")}, spec.Content[0]})
-	if err != nil {
-		return nil, fmt.Errorf("write the rules: %w", err)
-	}
-
-	return b.Bytes(), nil
-}
-
-func alertGroups(fleets []Fleet) (string, error) {
 	if len(fleets) == 0 {
-		return "", errors.New("no chain: name each chain whose fleet must be there, or its absence goes unnoticed")
+		return nil, errors.New("no chain: name each chain whose fleet must be there, or its absence goes unnoticed")
 	}
 
 	_, body, _ := strings.Cut(alertTemplate, "\ngroups:\n")
 	names := map[int64][]string{}
-	var b strings.Builder
+	var b bytes.Buffer
+	b.WriteString("# Written by `escrow-relayer plan alerts` from alerts.yaml.tmpl, which explains the rules.\ngroups:\n")
 	for _, f := range fleets {
 		named := names[f.Chain]
 		switch {
 		case slices.Contains(named, f.Name):
-			return "", fmt.Errorf("%s is named twice", f)
+			return nil, fmt.Errorf("%s is named twice", f)
 		case len(named) > 0 && (f.Name == "" || named[0] == ""):
-			return "", fmt.Errorf("chain %d is named with a fleet and without: an alert would fire twice; name each fleet", f.Chain)
+			return nil, fmt.Errorf("chain %d is named with a fleet and without: an alert would fire twice; name each fleet", f.Chain)
 		}
 
 		names[f.Chain] = append(named, f.Name)
 		b.WriteString(f.fill(groupName.ReplaceAllString(body, "  - name: ${1}-"+f.String())))
 	}
 
-	return b.String(), nil
+	return b.Bytes(), nil
 }
 
 // fill puts a fleet into the selectors of the rules, as terraform/alerts.tf does, and into their
@@ -140,11 +94,4 @@ func (f Fleet) fill(rules string) string {
 	}
 
 	return strings.ReplaceAll(rules, "$chain", strconv.FormatInt(f.Chain, 10))
-}
-
-func withoutComments(n *yaml.Node) {
-	n.HeadComment, n.LineComment, n.FootComment = "", "", ""
-	for _, c := range n.Content {
-		withoutComments(c)
-	}
 }

@@ -124,9 +124,9 @@ func TestChart(t *testing.T) {
 	require.NotContains(t, all, "StatefulSet escrow-relayer-keys")
 	for _, chain := range []int64{11155111, 8453} {
 		fleet := Fleet{Chain: chain}
-		text, err := PrometheusRule(fleet)
+		text, err := Alerts(fleet)
 		require.NoError(t, err)
-		require.Equal(t, decoded(t, text)["spec"], all["PrometheusRule escrow-relayer-"+fleet.String()]["spec"])
+		require.Equal(t, decoded(t, text), at(all["PrometheusRule escrow-relayer-"+fleet.String()], "spec"))
 	}
 
 	dashboard, err := os.ReadFile("grafana/dashboard.json")

@@ -13,14 +13,15 @@ import (
 
 // Factory is a contract with followed deployments.
 type Factory struct {
-	ID      int16 // in the table escrows
-	Address common.Address
-	Start   int64 // first block whose deployments are followed
-	Retired int64 // first block whose deployments are not; 0: it is not retired
+	ID      int16          `json:"-"` // in the table escrows
+	Address common.Address `json:"address"`
+	Start   int64          `json:"start_block"`             // first block whose deployments are followed
+	Retired int64          `json:"retired_block,omitempty"` // first block whose deployments are not; 0: it is not retired
 	// Past and Until are of a factory that was added behind the cursor of the factory watch: its deployments
 	// in the blocks from Past up to Until, exclusive, are still to be read, beside that watch. Both are 0 once
 	// they have been read.
-	Past, Until int64
+	Past  int64 `json:"past_block,omitempty"`
+	Until int64 `json:"until_block,omitempty"`
 }
 
 // Deploys reports whether the deployments of a block are followed.

@@ -32,16 +32,6 @@ func askDatabase(cmd *cobra.Command, ask question) error {
 	return askWith(cmd, config.LoadDatabase, ask)
 }
 
-// readDatabase is askDatabase for a question with an answer within readTimeout.
-func readDatabase(cmd *cobra.Command, ask question) error {
-	return askDatabase(cmd, func(ctx context.Context, cfg *config.Config, db *database.Database) error {
-		ctx, cancel := context.WithTimeout(ctx, readTimeout)
-		defer cancel()
-
-		return ask(ctx, cfg, db)
-	})
-}
-
 // askWith loads the configuration of one chain, opens its database, and runs ask. Its error
 // explains, without secrets, why the question failed.
 func askWith(cmd *cobra.Command, load loader, ask question) error {
@@ -100,20 +90,16 @@ func unlessInterrupted(ctx context.Context, err error) error {
 	return err
 }
 
-// fleetReader reads the current fleet.
-type fleetReader func(context.Context) (fleet.Fleet, error)
-
-func readFleet(cfg *config.Config, db *database.Database) fleetReader {
-	return func(ctx context.Context) (f fleet.Fleet, err error) {
-		err = database.Within(ctx, readTimeout, func(ctx context.Context) error {
-			return fleet.Naming(ctx, db.Session, func(ctx context.Context) error {
-				f, err = fleet.Read(ctx, db.Pool, cfg.ChainID)
-				return err
-			})
+// readFleet reads the current fleet.
+func readFleet(ctx context.Context, cfg *config.Config, db *database.Database) (f fleet.Fleet, err error) {
+	err = database.Within(ctx, readTimeout, func(ctx context.Context) error {
+		return fleet.Naming(ctx, db.Session, func(ctx context.Context) error {
+			f, err = fleet.Read(ctx, db.Pool, cfg.ChainID)
+			return err
 		})
+	})
 
-		return f, explain(cfg, err)
-	}
+	return f, explain(cfg, err)
 }
 
 // readInput reads standard input, at most so many bytes.

@@ -39,7 +39,6 @@ Where commands were used, each sender's transactions since its first nonce are c
 	cmd.Flags().Int64Var(&a.from, "from", 0, "first block; START_BLOCK if lower")
 	cmd.Flags().Int64Var(&a.to, "to", 0, "last block; default: everything that is stored as a whole")
 	cmd.Flags().BoolVar(&a.asJSON, "json", false, "one JSON object per difference")
-	cmd.Flags().BoolVar(&a.dryRun, "dry-run", false, "only say what would be compared")
 	cmd.Flags().BoolVar(&a.prove, "prove", false, "read every block by its hash and prove it: some requests per block")
 	cmd.Flags().BoolVar(&a.sendersOnly, "senders-only", false, "compare the senders of commands, and no events")
 
@@ -48,8 +47,8 @@ Where commands were used, each sender's transactions since its first nonce are c
 
 // audit is one run of the command.
 type audit struct {
-	from, to                           int64
-	asJSON, dryRun, prove, sendersOnly bool
+	from, to                   int64
+	asJSON, prove, sendersOnly bool
 
 	cmd *cobra.Command
 	cfg *config.Config
@@ -65,12 +64,6 @@ func (a *audit) run(ctx context.Context, cfg *config.Config, db *database.Databa
 	a.cfg, a.db, a.led = cfg, db, relayer.NewLedger(cfg, db)
 	if err := a.limit(ctx); err != nil {
 		return err
-	}
-
-	if a.dryRun {
-		fmt.Fprintf(a.cmd.OutOrStdout(), "would compare blocks %d to %d (%d blocks) of chain %d\n", a.from, a.to,
-			a.to-a.from+1, cfg.ChainID)
-		return nil
 	}
 
 	if a.prove {

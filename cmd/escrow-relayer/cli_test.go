@@ -172,6 +172,9 @@ func TestStatusAuditReplayMigrate(t *testing.T) {
 	code, out = call(t, env, "plan", "wait", "--timeout", "0s", "--total", "3")
 	require.Equal(t, exitNo, code, out)
 	require.Contains(t, out, "partition 2 of 3 has no live instance")
+	code, out = call(t, env, "plan", "wait", "--timeout", "0s", "--gone", "r9")
+	require.Equal(t, exitRefused, code, out)
+	require.Contains(t, out, "--gone r9: no instance of that name is known")
 	code, out = call(t, append(env, "DATABASE_URL=postgres://u@127.0.0.1:1/x"), "plan", "wait", "--timeout", "0s")
 	require.Equal(t, exitRefused, code, "a database that cannot be asked says neither yes nor no: %s", out)
 	require.Contains(t, out, "nothing accepts connections at 127.0.0.1:1")
@@ -212,6 +215,10 @@ func TestStatusAuditReplayMigrate(t *testing.T) {
 		`select escrow, count(*) from processed_events where event_type = any($1) group by escrow order by 2 desc limit 1`,
 		contract.DefaultEvents).Scan(&escrow, &n))
 	before := w.Received.Len()
+	code, out = call(t, append(env, "EVENT_NAMES=ArbiterChanged", "OTHER_EVENTS_TOPIC_ID=other"), "replay", "--escrow",
+		escrow)
+	require.Equal(t, exitRefused, code, out)
+	require.Contains(t, out, `EVENT_NAMES is "ArbiterChanged", and on r0 it is ""`)
 	code, out = call(t, env, "replay", "--escrow", escrow, "--dry-run")
 	require.Zero(t, code, out)
 	require.Equal(t, before, w.Received.Len())

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"strings"
 	"time"
 
@@ -127,40 +126,25 @@ func commandSendCommand() *cobra.Command {
 	return cmd
 }
 
-// commandRow is an operator's view of a command.
-type commandRow struct {
-	ID         string     `json:"command_id"`
-	Kind       string     `json:"kind"`
-	Sender     string     `json:"sender"`
-	Escrow     string     `json:"escrow"`
-	Requester  string     `json:"requester"`
-	State      string     `json:"state"`
-	Code       string     `json:"code"`
-	Detail     string     `json:"detail"`
-	Winner     *string    `json:"winner"`
-	Nonce      *int64     `json:"nonce"`
-	Tx         *string    `json:"transaction_hash"`
-	Block      *int64     `json:"block_number"`
-	EventID    *string    `json:"event_id"`
-	FeePaid    *string    `json:"fee_paid"`
-	MaxFee     string     `json:"max_fee"`
-	ExpiresAt  time.Time  `json:"expires_at"`
-	ReceivedAt time.Time  `json:"received_at"`
-	AssignedAt *time.Time `json:"assigned_at"`
-	SentAt     *time.Time `json:"sent_at"`
-	AnsweredAt *time.Time `json:"answered_at"`
-	Cancel     bool       `json:"cancel_requested"`
-}
-
-const commandColumns = `command_id, kind, sender, escrow, requester, state, code, detail, winner, nonce, tx_hash,
-	block_number, event_id, fee_paid::text, max_fee::text,
+// commandColumns are an operator's view of a command.
+const commandColumns = `command_id, kind, sender, escrow, requester, state, code, detail, winner, nonce,
+	tx_hash as transaction_hash, block_number, event_id, fee_paid::text, max_fee::text,
 	expires_at, received_at, assigned_at, sent_at, answered_at, cancel_requested`
 
-const selectCommands = `select ` + commandColumns + ` from commands
-	where chain_id = @chain and (@open = false or answered_at is null) and (@escrow = '' or escrow = @escrow)
-		order by seq desc limit @limit`
+const selectCommands = `
+	select row_to_json(v) from (
+		select ` + commandColumns + ` from commands
+		where chain_id = @chain and (@open = false or answered_at is null) and (@escrow = '' or escrow = @escrow)
+		order by seq desc limit @limit) v`
 
-const selectCommand = `select ` + commandColumns + ` from commands where chain_id = $1 and command_id = $2`
+// selectCommand has a command, and every transaction that was signed for it.
+const selectCommand = `
+	select row_to_json(v) from (
+		select ` + commandColumns + `, (
+			select coalesce(json_agg(a), '[]') from (
+				select attempt, purpose, tx_hash as transaction_hash, fee_cap::text, tip_cap::text, epoch, signed_at
+				  from command_attempts where chain_id = $1 and command_id = $2 order by attempt) a) as attempts
+		  from commands where chain_id = $1 and command_id = $2) v`
 
 // selectUsed is what is left of a command that had a nonce and was answered, after RETENTION.
 const selectUsed = `
@@ -168,27 +152,6 @@ const selectUsed = `
 	       'state', state, 'detail', 'answered, and left after RETENTION', 'nonce', nonce, 'transaction_hash', hex(tx_hash),
 	       'block_hash', hex(block_hash), 'expires_at', expires_at)
 	  from used_nonces where chain_id = $1 and command_id = bytes($2)`
-
-const selectCommandAttempts = `
-	select attempt, purpose, tx_hash, fee_cap::text, tip_cap::text, epoch, signed_at
-	  from command_attempts where chain_id = $1 and command_id = $2 order by attempt`
-
-// attemptRow is a transaction that was signed for a command.
-type attemptRow struct {
-	Attempt  int       `json:"attempt"`
-	Purpose  string    `json:"purpose"`
-	Tx       string    `json:"transaction_hash"`
-	FeeCap   string    `json:"fee_cap"`
-	TipCap   *string   `json:"tip_cap"`
-	Epoch    int64     `json:"epoch"`
-	SignedAt time.Time `json:"signed_at"`
-}
-
-// shownCommand is a command with every transaction that was signed for it.
-type shownCommand struct {
-	commandRow
-	Attempts []attemptRow `json:"attempts"`
-}
 
 func commandShowCommand() *cobra.Command {
 	return &cobra.Command{
@@ -198,44 +161,25 @@ func commandShowCommand() *cobra.Command {
 transaction that decided it. Reads CHAIN_ID and DATABASE_URL.`,
 		Args: oneID,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return readDatabase(cmd, func(ctx context.Context, cfg *config.Config, db *database.Database) error {
+			return askDatabase(cmd, func(ctx context.Context, cfg *config.Config, db *database.Database) error {
 				id := strings.ToLower(args[0])
-				rows, _ := db.Pool.Query(ctx, selectCommand, cfg.ChainID, id)
-				row, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[commandRow])
-				if errors.Is(err, pgx.ErrNoRows) {
-					return showLeft(ctx, cmd.OutOrStdout(), cfg.ChainID, db, id)
+				for _, statement := range []string{selectCommand, selectUsed} {
+					var found json.RawMessage
+					err := db.Pool.QueryRow(ctx, statement, cfg.ChainID, id).Scan(&found)
+					if err == nil {
+						return printJSON(cmd.OutOrStdout(), found)
+					}
+
+					if !errors.Is(err, pgx.ErrNoRows) {
+						return fmt.Errorf("read command %s: %w", id, err)
+					}
 				}
 
-				if err != nil {
-					return fmt.Errorf("read command %s: %w", id, err)
-				}
-
-				rows, _ = db.Pool.Query(ctx, selectCommandAttempts, cfg.ChainID, id)
-				attempts, err := pgx.CollectRows(rows, pgx.RowToStructByPos[attemptRow])
-				if err != nil {
-					return fmt.Errorf("read the attempts of command %s: %w", id, err)
-				}
-
-				return printJSON(cmd.OutOrStdout(), shownCommand{row, attempts})
+				return no{fmt.Errorf("no command %s on chain %d: it was not taken in, or it left after RETENTION without ever having a nonce",
+					id, cfg.ChainID)}
 			})
 		},
 	}
-}
-
-// showLeft shows what is left of a command that is not in the table of commands.
-func showLeft(ctx context.Context, out io.Writer, chainID int64, db *database.Database, id string) error {
-	var left json.RawMessage
-	err := db.Pool.QueryRow(ctx, selectUsed, chainID, id).Scan(&left)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return no{fmt.Errorf("no command %s on chain %d: it was not taken in, or it left after RETENTION without ever having a nonce",
-			id, chainID)}
-	}
-
-	if err != nil {
-		return fmt.Errorf("read what is left of command %s: %w", id, err)
-	}
-
-	return printJSON(out, left)
 }
 
 // oneID takes the id of a command as the only argument.
@@ -249,6 +193,17 @@ func oneID(_ *cobra.Command, args []string) error {
 	}
 
 	return nil
+}
+
+// listed is a command in a table.
+type listed struct {
+	ID       string    `json:"command_id"`
+	Kind     string    `json:"kind"`
+	Escrow   string    `json:"escrow"`
+	State    string    `json:"state"`
+	Code     string    `json:"code"`
+	Nonce    *int64    `json:"nonce"`
+	Received time.Time `json:"received_at"`
 }
 
 func commandListCommand() *cobra.Command {
@@ -268,10 +223,10 @@ func commandListCommand() *cobra.Command {
 				return usage{fmt.Errorf("--limit %d: must be 1 to 10000", limit)}
 			}
 
-			return readDatabase(cmd, func(ctx context.Context, cfg *config.Config, db *database.Database) error {
+			return askDatabase(cmd, func(ctx context.Context, cfg *config.Config, db *database.Database) error {
 				rows, _ := db.Pool.Query(ctx, selectCommands,
 					pgx.StrictNamedArgs{"chain": cfg.ChainID, "open": open, "escrow": strings.ToLower(escrow), "limit": limit})
-				all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[commandRow])
+				all, err := pgx.CollectRows(rows, pgx.RowTo[json.RawMessage])
 				if err != nil {
 					return fmt.Errorf("list commands: %w", err)
 				}
@@ -281,9 +236,14 @@ func commandListCommand() *cobra.Command {
 				}
 
 				t := newTable(cmd.OutOrStdout(), "command", "kind", "escrow", "state", "code", "nonce", "received")
-				for _, c := range all {
+				for _, raw := range all {
+					var c listed
+					if err := json.Unmarshal(raw, &c); err != nil {
+						return fmt.Errorf("list commands: %w", err)
+					}
+
 					t.AppendRow(table.Row{c.ID, c.Kind, c.Escrow, c.State, c.Code, shown(c.Nonce),
-						c.ReceivedAt.UTC().Format(time.RFC3339)})
+						c.Received.UTC().Format(time.RFC3339)})
 				}
 
 				t.Render()

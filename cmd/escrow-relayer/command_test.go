@@ -205,13 +205,17 @@ func TestCommandsEndToEnd(t *testing.T) {
 	require.Contains(t, said, fmt.Sprintf("audited %d transactions of 1 senders for %d commands: 0 foreign", n, n))
 
 	database := []string{"CHAIN_ID=1337", "DATABASE_URL=" + l.URL}
-	var shown struct {
-		State    string            `json:"state"`
-		Attempts []json.RawMessage `json:"attempts"`
-	}
-	require.NoError(t, json.Unmarshal(pipe(t, nil, database, "command", "show", ids[0]), &shown))
-	require.Equal(t, "done", shown.State)
-	require.NotEmpty(t, shown.Attempts)
+	// What has the name of a field of an answer has its type.
+	var shown struct{ Attempts []command.Answer }
+	var one command.Answer
+	var listed []command.Answer
+	raw := pipe(t, nil, database, "command", "show", ids[0])
+	require.NoError(t, json.Unmarshal(raw, &one))
+	require.NoError(t, json.Unmarshal(raw, &shown))
+	require.Equal(t, command.State("done"), one.State)
+	require.Equal(t, one.Transaction, shown.Attempts[len(shown.Attempts)-1].Transaction)
+	require.NoError(t, json.Unmarshal(pipe(t, nil, database, "command", "list", "--json", "--limit", "1"), &listed))
+	require.Len(t, listed, 1)
 	require.Equal(t, n, strings.Count(string(pipe(t, nil, database, "command", "list")), "approve"))
 	require.Contains(t, string(pipe(t, nil, database, "sender", "status")), "active")
 	pipe(t, nil, database, "sender", "pause", "--sender", sender.Address.Hex(), "--reason", "holiday")

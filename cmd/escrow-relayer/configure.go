@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"io"
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
@@ -45,7 +44,7 @@ func configCheckCommand() *cobra.Command {
 }
 
 func configShowCommand() *cobra.Command {
-	var asJSON, every bool
+	var every bool
 	cmd := &cobra.Command{
 		Use:   "show",
 		Short: "Show what each chain is configured with, and where that is set; secrets are masked",
@@ -55,52 +54,24 @@ func configShowCommand() *cobra.Command {
 				return err
 			}
 
-			if asJSON {
-				return printJSON(cmd.OutOrStdout(), shownChains(all, every))
-			}
+			for _, c := range all {
+				fmt.Fprintf(cmd.OutOrStdout(), "chain %d\n", c.ChainID)
+				t := newTable(cmd.OutOrStdout(), "setting", "value", "from")
+				for _, s := range c.Settings() {
+					if every || s.From != config.FromDefault {
+						t.AppendRow(table.Row{s.Name, s.Value, s.From})
+					}
+				}
 
-			for _, c := range shownChains(all, every) {
-				c.print(cmd.OutOrStdout())
+				t.Render()
 			}
 
 			return nil
 		},
 	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "as JSON")
 	cmd.Flags().BoolVar(&every, "all", false, "with the settings that have their default")
 
 	return cmd
-}
-
-// shownChain is the printable configuration of a chain.
-type shownChain struct {
-	ChainID  int64            `json:"chain_id"`
-	Settings []config.Setting `json:"settings"`
-}
-
-func shownChains(all []*config.Config, every bool) (shown []shownChain) {
-	for _, c := range all {
-		one := shownChain{ChainID: c.ChainID}
-		for _, s := range c.Settings() {
-			if every || s.From != config.FromDefault {
-				one.Settings = append(one.Settings, s)
-			}
-		}
-
-		shown = append(shown, one)
-	}
-
-	return shown
-}
-
-func (c shownChain) print(w io.Writer) {
-	fmt.Fprintf(w, "chain %d\n", c.ChainID)
-	t := newTable(w, "setting", "value", "from")
-	for _, s := range c.Settings {
-		t.AppendRow(table.Row{s.Name, s.Value, s.From})
-	}
-
-	t.Render()
 }
 
 func configSchemaCommand() *cobra.Command {

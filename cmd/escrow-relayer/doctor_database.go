@@ -46,7 +46,7 @@ func (d *doctor) database(ctx context.Context) {
 // fleet reports what the instances say of the database, as status does: what they meet may not meet doctor. What may
 // end within seconds, as what an instance reports that has just started, is a note.
 func (d *doctor) fleet(ctx context.Context, db *database.Database) {
-	f, err := readFleet(d.cfg, db)(ctx)
+	f, err := readFleet(ctx, d.cfg, db)
 	for _, p := range f.Problems {
 		switch p.Kind {
 		case fleet.DatabaseRefuses, fleet.InstanceFault, fleet.Standing, fleet.ReadOnly, fleet.StaleHeartbeat:

@@ -29,15 +29,6 @@ Configuration: CHAIN_ID and DATABASE_URL.`,
 	return cmd
 }
 
-// followedFactory is a factory as `factory list --json` shows it.
-type followedFactory struct {
-	Address common.Address `json:"address"`
-	Start   int64          `json:"start_block"`
-	Retired int64          `json:"retired_block,omitempty"` // first block whose deployments are not followed
-	Past    int64          `json:"past_block,omitempty"`    // next block of its past, of those up to UntilBlock, exclusive
-	Until   int64          `json:"until_block,omitempty"`
-}
-
 func factoryListCommand() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
@@ -50,10 +41,12 @@ func factoryListCommand() *cobra.Command {
 					return err
 				}
 
-				shown := make([]followedFactory, len(list))
+				if asJSON {
+					return printJSON(cmd.OutOrStdout(), list)
+				}
+
 				t := newTable(cmd.OutOrStdout(), "factory", "from block", "state")
-				for i, f := range list {
-					shown[i] = followedFactory{f.Address, f.Start, f.Retired, f.Past, f.Until}
+				for _, f := range list {
 					state := "followed"
 					switch {
 					case f.Retired > 0:
@@ -63,10 +56,6 @@ func factoryListCommand() *cobra.Command {
 					}
 
 					t.AppendRow(table.Row{f.Address, f.Start, state})
-				}
-
-				if asJSON {
-					return printJSON(cmd.OutOrStdout(), shown)
 				}
 
 				t.Render()

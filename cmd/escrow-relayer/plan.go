@@ -95,7 +95,6 @@ func escrowsMoving(ctx context.Context, db *database.Database, chainID int64, mo
 
 func planAlertsCommand() *cobra.Command {
 	var names []string
-	var operator bool
 	cmd := &cobra.Command{
 		Use:   "alerts --chain-id N[:FLEET] [--chain-id M[:FLEET] …]",
 		Short: "Write the alerting rules of each chain for Prometheus",
@@ -109,12 +108,7 @@ func planAlertsCommand() *cobra.Command {
 				}
 			}
 
-			write := deploy.Alerts
-			if operator {
-				write = deploy.PrometheusRule
-			}
-
-			text, err := write(fleets...)
+			text, err := deploy.Alerts(fleets...)
 			if err != nil {
 				return usage{err}
 			}
@@ -126,7 +120,6 @@ func planAlertsCommand() *cobra.Command {
 	}
 	cmd.Flags().StringSliceVar(&names, "chain-id", nil,
 		"CHAIN_ID, or CHAIN_ID:FLEET; once for each fleet that must be there")
-	cmd.Flags().BoolVar(&operator, "operator", false, "as an object of the Prometheus operator")
 
 	return cmd
 }

@@ -33,15 +33,25 @@ Reads CHAIN_ID and DATABASE_URL.
 				return usage{err}
 			}
 
-			return askEach(cmd, config.LoadDatabase, func(ctx context.Context, cfg *config.Config, db *database.Database) error {
-				leader, err := w.wait(ctx, cmd.ErrOrStderr(), timeout, every, readFleet(cfg, db))
+			known := w.gone == "" // by one of the chains
+			err := askEach(cmd, config.LoadDatabase, func(ctx context.Context, cfg *config.Config, db *database.Database) error {
+				leader, err := w.wait(ctx, cmd.ErrOrStderr(), timeout, every, cfg, db)
 				if err != nil {
 					return fmt.Errorf("not whole within %s: %w", timeout, err)
 				}
 
+				if !known {
+					known, err = wasThere(ctx, db, cfg.ChainID, w.gone)
+				}
+
 				fmt.Fprintln(cmd.OutOrStdout(), "whole: every slot is served, and", leader, "leads")
-				return nil
+				return err
 			})
+			if err == nil && !known {
+				return usage{fmt.Errorf("--gone %s: no instance of that name is known; name it as `escrow-relayer status` does", w.gone)}
+			}
+
+			return err
 		},
 	}
 	cmd.Flags().DurationVar(&timeout, "timeout", 5*time.Minute, "give up at the first look after so long; 0: look once")
@@ -56,6 +66,17 @@ Reads CHAIN_ID and DATABASE_URL.
 		"--instance must have started at or after this time, as in 2006-01-02T15:04:05Z")
 
 	return cmd
+}
+
+// wasThere reports whether a chain knows an instance, however long ago it was there.
+func wasThere(ctx context.Context, db *database.Database, chainID int64, id string) (was bool, err error) {
+	err = db.Pool.QueryRow(ctx, `select exists (select from relayer_instances where chain_id = $1 and instance_id = $2)`,
+		chainID, id).Scan(&was)
+	if err != nil {
+		return false, fmt.Errorf("look for the instance %s: %w", id, err)
+	}
+
+	return was, nil
 }
 
 // whole is what --instance, --total and the other flags require of a fleet.
@@ -91,10 +112,10 @@ func (w *whole) complete(since string) (err error) {
 // timeout ends only the repetition. The error is what the last reading found: the answer no, or why
 // there is none.
 func (w *whole) wait(ctx context.Context, say io.Writer, timeout, every time.Duration,
-	read fleetReader) (leader string, err error) {
+	cfg *config.Config, db *database.Database) (leader string, err error) {
 	said := ""
 	for end := time.Now().Add(timeout); ; {
-		f, err := read(ctx)
+		f, err := readFleet(ctx, cfg, db)
 		if err == nil {
 			why := w.missing(&f)
 			if why == "" {

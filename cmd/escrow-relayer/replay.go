@@ -34,7 +34,7 @@ func replayCommand() *cobra.Command {
 
 A range of blocks is widened to the whole history of every escrow that has an event in it, since a consumer can rebuild
 an escrow only from its first event on; --single-events leaves it as it is. The fleet publishes what is requested within
-seconds, or when an instance runs again. Configuration as for run.`,
+seconds, or when an instance runs again. Configuration as for run; EVENT_NAMES must be the fleet's.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			f.ranged, f.until = cmd.Flags().Changed("from"), cmd.Flags().Changed("to")
 			s, err := f.selection()
@@ -43,6 +43,10 @@ seconds, or when an instance runs again. Configuration as for run.`,
 			}
 
 			return askWith(cmd, config.Load, func(ctx context.Context, cfg *config.Config, db *database.Database) error {
+				if err := publishesAsFleet(ctx, cfg, db); err != nil {
+					return err
+				}
+
 				return replay(ctx, cmd, relayer.NewLedger(cfg, db), s, f.dryRun)
 			})
 		},
@@ -98,6 +102,26 @@ func (f replayFlags) selection() (s ledger.Selection, err error) {
 	s.WholeEscrows = !f.single && s.EventID == ""
 
 	return s, nil
+}
+
+// publishesAsFleet refuses an EVENT_NAMES other than that of a live instance: with it events would be asked for that
+// the fleet does not publish, or left out.
+func publishesAsFleet(ctx context.Context, cfg *config.Config, db *database.Database) error {
+	const name = "EVENT_NAMES"
+	f, err := readFleet(ctx, cfg, db)
+	if err != nil {
+		return err
+	}
+
+	own := cfg.Agreed().Stream[name]
+	for i := range f.Instances {
+		if in := &f.Instances[i]; in.Alive && in.Settings.Stream[name] != own {
+			return usage{fmt.Errorf("%s is %q, and on %s it is %q: replay with the fleet's", name, own, in.ID,
+				in.Settings.Stream[name])}
+		}
+	}
+
+	return nil
 }
 
 // replay counts the events and, without dryRun, requests them.

@@ -59,8 +59,8 @@ func senderStatusCommand() *cobra.Command {
 		Short: "Show the senders as the database has them; exit code 1 when one is halted",
 		Long:  "Show the senders as the database has them. Reads CHAIN_ID and DATABASE_URL. The exit code makes it a check.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return readDatabase(cmd, func(ctx context.Context, cfg *config.Config, db *database.Database) error {
-				f, err := fleet.Read(ctx, db.Pool, cfg.ChainID)
+			return askDatabase(cmd, func(ctx context.Context, cfg *config.Config, db *database.Database) error {
+				f, err := readFleet(ctx, cfg, db)
 				if err != nil {
 					return err
 				}

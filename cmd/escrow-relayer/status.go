@@ -26,7 +26,7 @@ func statusCommand() *cobra.Command {
 Of a configuration with several chains it shows all, or that of --chain. To look on: watch escrow-relayer status`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return askEach(cmd, config.LoadDatabase, func(ctx context.Context, cfg *config.Config, db *database.Database) error {
-				f, err := readFleet(cfg, db)(ctx)
+				f, err := readFleet(ctx, cfg, db)
 				if err != nil {
 					return err
 				}

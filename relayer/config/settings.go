@@ -5,9 +5,7 @@ import "slices"
 // Setting is a variable of an instance: its value without secrets, and its origin: the environment,
 // the common part of the file, the entry of a chain as chains[2], or the default.
 type Setting struct {
-	Name  string `json:"name"`
-	Value string `json:"value"`
-	From  string `json:"from"`
+	Name, Value, From string
 }
 
 // FromDefault is the origin of a setting that neither the environment nor the file sets.
