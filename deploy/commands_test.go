@@ -34,7 +34,7 @@ func commandsPage(t *testing.T) string {
 	require.NoError(t, err)
 	_, page, ok := strings.Cut(string(text), "\n### Commands\n")
 	require.True(t, ok)
-	page, _, ok = strings.Cut(page, "\n### Later\n")
+	page, _, ok = strings.Cut(page, "\n## Several chains\n")
 	require.True(t, ok)
 
 	return page

@@ -3,8 +3,6 @@ package config
 import (
 	"bytes"
 	"flag"
-	"fmt"
-	"io"
 	"os"
 	"strings"
 	"testing"
@@ -16,7 +14,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/registry"
 )
 
-var update = flag.Bool("update", false, "write the table of variables into README.md of this folder")
+var update = flag.Bool("update", false, "write config.schema.json")
 
 func good() map[string]string {
 	return map[string]string{
@@ -329,40 +327,6 @@ func TestMisspeltSecret(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, loaded.Warnings, 1)
 	require.NotContains(t, loaded.Warnings[0].Value, "pa55word")
-}
-
-// The page's table is what the code says.
-func TestReadmeDocumentsEveryVariable(t *testing.T) {
-	const path, begin = "README.md", "| variable | type | default | meaning |\n"
-	readme, err := os.ReadFile(path)
-	require.NoError(t, err)
-	head, rest, found := strings.Cut(string(readme), begin)
-	require.True(t, found, "README.md has no table of variables")
-	old, tail, _ := strings.Cut(rest, "\n\n")
-	var table bytes.Buffer
-	markdown(&table)
-	if *update {
-		require.NoError(t, os.WriteFile(path, []byte(head+table.String()+"\n"+tail), 0o644))
-		return
-	}
-
-	require.Equal(t, table.String(), begin+old+"\n", "if it is meant to be so: go test ./relayer/config -update")
-}
-
-// markdown writes the variables as a table.
-func markdown(w io.Writer) {
-	fmt.Fprintln(w, "| variable | type | default | meaning |\n| --- | --- | --- | --- |")
-	for _, v := range Variables() {
-		d := v.Default
-		switch {
-		case v.Needed == "yes":
-			d = "**required**"
-		case v.Needed != "":
-			d = "**required**, " + v.Needed
-		}
-
-		fmt.Fprintf(w, "| `%s` | %s | %s | %s |\n", v.Name, v.Type, d, v.Help)
-	}
 }
 
 // What the documentation calls required is what Load asks for: without it there is an error, or,
