@@ -21,13 +21,9 @@ type Metric struct {
 }
 
 var (
-	metricRow  = regexp.MustCompile("^\\| `([a-zA-Z_:][a-zA-Z0-9_:]*)` \\| (gauge|counter|histogram) \\|(.*?)\\| (instance|chain) \\| (.+?) \\|$")
+	metricRow  = regexp.MustCompile("^\\| (`[a-zA-Z0-9_:]+`(?:, `[a-zA-Z0-9_:]+`)?) \\| (gauge|counter|histogram) \\|(.*?)\\| (instance|chain) \\| (.+?) \\|$")
 	labelValue = regexp.MustCompile("(?:^|,) *`([^`]+)`")
-	metricName = regexp.MustCompile("^\\| `")
 )
-
-// commandsHeading is above the metrics of commands.
-const commandsHeading = "## Commands"
 
 // Read returns the documented metrics by name: what alerts and the dashboard may use, and what
 // /metrics must serve. `up` is one of them, although the scraper writes it.
@@ -41,20 +37,19 @@ func Read(path string) (map[string]Metric, error) {
 	commands := false
 	for line := range strings.SplitSeq(string(text), "\n") {
 		if strings.HasPrefix(line, "## ") {
-			commands = line == commandsHeading
+			commands = line == "## Commands"
 		}
 
-		if !metricName.MatchString(line) {
+		if !strings.HasPrefix(line, "| `") {
 			continue
 		}
 
 		row := metricRow.FindStringSubmatch(line)
 		if row == nil {
-			return nil, fmt.Errorf("read metrics.md at %q: want | `name` | type | labels | instance or chain | meaning |", line)
+			return nil, fmt.Errorf("read metrics.md at %q: want | `name`, `alias` | type | labels | instance or chain | meaning |", line)
 		}
 
-		m := Metric{Name: row[1], Kind: row[2], Scope: row[4], Values: map[string][]string{},
-			Commands: commands}
+		m := Metric{Kind: row[2], Scope: row[4], Values: map[string][]string{}, Commands: commands}
 		// "`a`: `x`, `y`; `b`, `c`" names the labels a, b and c; x and y are values of a.
 		for group := range strings.SplitSeq(row[3], ";") {
 			names, values, _ := strings.Cut(group, ":")
@@ -70,11 +65,14 @@ func Read(path string) (map[string]Metric, error) {
 			}
 		}
 
-		if _, twice := found[m.Name]; twice {
-			return nil, fmt.Errorf("read metrics.md: %s is documented twice", m.Name)
-		}
+		for name := range strings.SplitSeq(row[1], ", ") { // the second one is an alias
+			m.Name = strings.Trim(name, "`")
+			if _, twice := found[m.Name]; twice {
+				return nil, fmt.Errorf("read metrics.md: %s is documented twice", m.Name)
+			}
 
-		found[m.Name] = m
+			found[m.Name] = m
+		}
 	}
 
 	return found, nil

@@ -21,8 +21,6 @@ type status struct {
 type statusInstance struct {
 	*fleet.Self
 	Version    string           `json:"version"`
-	Commit     string           `json:"commit"`
-	Committed  *time.Time       `json:"committed_at"` // null: unknown
 	Started    time.Time        `json:"started_at"`
 	Partition  int              `json:"partition"`
 	Total      int              `json:"total_partitions"`
@@ -78,7 +76,7 @@ func (s *Server) instance(i *fleet.Self) statusInstance {
 	}
 
 	return statusInstance{
-		Self: i, Version: i.Build.Version, Commit: i.Build.Commit, Committed: parsed(i.Build.Date),
+		Self: i, Version: i.Build.String(),
 		Started: i.Started.UTC(), Partition: i.Partition.Number, Total: i.Partition.Total,
 		Strategy: string(i.Partition.Strategy), Ready: i.Ready(), Checks: s.checks(i),
 		HeadTime: moment(i.HeadTime), CursorTime: moment(i.CursorTime),
@@ -93,16 +91,6 @@ func (s *Server) publisherOf(i *fleet.Self) statusPublisher {
 	}
 
 	return p
-}
-
-// parsed is null in JSON if the text is no time.
-func parsed(text string) *time.Time {
-	t, err := time.Parse(time.RFC3339, text)
-	if err != nil {
-		return nil
-	}
-
-	return moment(t)
 }
 
 // moment is null in JSON for an unknown time.
