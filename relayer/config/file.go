@@ -115,7 +115,7 @@ func (f *file) merged(c part) map[string]string {
 	}
 
 	for name := range f.used { // it may have almost the name of a setting
-		if _, known := variable(name); !known {
+		if _, known := byName[name]; !known {
 			delete(all, name)
 		}
 	}
@@ -202,7 +202,7 @@ func (f *file) load(load func(map[string]string) (*Config, error)) (all []*Confi
 
 // placed locates a problem: where the value is, or should be.
 func (f *file) placed(c part, p Problem) Problem {
-	v, known := variable(p.Variable)
+	v, known := byName[p.Variable]
 	_, ofChain := c.set[v.Name]
 	_, common := f.common.set[v.Name]
 	switch {

@@ -64,6 +64,16 @@ func Variables() (all []Variable) {
 	return all
 }
 
+// byName has the variables by their name.
+var byName = func() map[string]Variable {
+	all := map[string]Variable{}
+	for _, v := range Variables() {
+		all[v.Name] = v
+	}
+
+	return all
+}()
+
 // Help writes the variables as text.
 func Help(w io.Writer) {
 	for _, v := range Variables() {

@@ -72,10 +72,8 @@ func (l *loader) problem(variable, remedy string) Problem {
 
 // shown is the printable value of a variable: without secrets, and cut off after shownBytes.
 func (l *loader) shown(variable, value string) string {
-	for name, f := range fields() {
-		if name == variable && f.Tag.Get("secret") == "yes" {
-			value = redacted(f, value)
-		}
+	if v := byName[variable]; v.Secret {
+		value = redacted(v, value)
 	}
 
 	if len(value) > shownBytes {
@@ -87,8 +85,8 @@ func (l *loader) shown(variable, value string) string {
 
 // redacted shows only the hosts of a secret value. A comma in a password looks like the end of a
 // URL, so unless every part is a URL, all of it is hidden.
-func redacted(f reflect.StructField, value string) string {
-	if f.Type.Kind() != reflect.Slice {
+func redacted(v Variable, value string) string {
+	if v.Type != "list" {
 		return redact.URL(value)
 	}
 
@@ -105,12 +103,11 @@ func redacted(f reflect.StructField, value string) string {
 // mask removes the environment's secrets from a remedy, which may quote a parser's error.
 func (l *loader) mask(text string) string {
 	var raw []string
-	for name, f := range fields() {
-		if f.Tag.Get("secret") == "yes" {
-			value := l.environ[name]
-			raw = append(raw, value)
-			if f.Type.Kind() == reflect.Slice {
-				raw = append(raw, strings.Split(value, ",")...)
+	for name, v := range byName {
+		if v.Secret {
+			raw = append(raw, l.environ[name])
+			if v.Type == "list" {
+				raw = append(raw, strings.Split(l.environ[name], ",")...)
 			}
 		}
 	}

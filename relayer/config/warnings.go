@@ -51,17 +51,13 @@ func (l *loader) warnings() {
 
 // misspelt warns of variables with names that resemble ours.
 func (l *loader) misspelt() {
-	known := map[string]bool{}
-	for _, v := range Variables() {
-		known[v.Name] = true
-	}
-
+	names := slices.Sorted(maps.Keys(byName))
 	for _, name := range slices.Sorted(maps.Keys(l.environ)) {
-		if known[name] {
+		if _, known := byName[name]; known {
 			continue
 		}
 
-		if meant := nearest(name, names()); meant != "" {
+		if meant := nearest(name, names); meant != "" {
 			// The value is hidden: it may be the secret meant for the right variable.
 			l.c.Warnings = append(l.c.Warnings, Problem{name, "***", "is not a variable of the relayer: was " + meant +
 				" meant?"})
@@ -71,15 +67,6 @@ func (l *loader) misspelt() {
 
 // shortName is the length below which names resemble each other by chance.
 const shortName = 6
-
-// names are those of all variables.
-func names() (all []string) {
-	for _, v := range Variables() {
-		all = append(all, v.Name)
-	}
-
-	return all
-}
 
 // nearest returns the one of all names that was probably meant, or empty.
 func nearest(name string, all []string) string {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -133,7 +134,7 @@ func (f *file) mapping(p part, node *yaml.Node) (chains *yaml.Node) {
 
 // setting reads one value of a part.
 func (f *file) setting(p part, path, key string, value *yaml.Node) {
-	v, known := variable(strings.ToUpper(key))
+	v, known := byName[strings.ToUpper(key)]
 	if !known || key != strings.ToLower(key) || v.Scope == "environment" {
 		f.say(path, "is not a setting%s", meantBy(key))
 		return
@@ -177,21 +178,10 @@ func (f *file) setting(p part, path, key string, value *yaml.Node) {
 	p.set[v.Name] = strings.TrimSpace(strings.Join(texts, ","))
 }
 
-// variable finds a variable by its name.
-func variable(name string) (Variable, bool) {
-	all := Variables()
-	i := slices.IndexFunc(all, func(v Variable) bool { return v.Name == name })
-	if i < 0 {
-		return Variable{}, false
-	}
-
-	return all[i], true
-}
-
 // meantBy suggests the setting that an unknown key probably means.
 func meantBy(key string) string {
 	name := strings.ToUpper(key)
-	_, known := variable(name)
+	_, known := byName[name]
 	switch {
 	case name == "CONFIG_FILE":
 		return " of this file, but of the environment: remove it"
@@ -202,9 +192,10 @@ func meantBy(key string) string {
 	}
 
 	// the one with the most similar name
-	near := slices.MinFunc(names(), func(a, b string) int { return distance(name, a) - distance(name, b) })
+	names := slices.Sorted(maps.Keys(byName))
+	near := slices.MinFunc(names, func(a, b string) int { return distance(name, a) - distance(name, b) })
 
-	return ": was " + strings.ToLower(cmp.Or(nearest(name, names()), near)) + " meant? escrow-relayer run --help lists all"
+	return ": was " + strings.ToLower(cmp.Or(nearest(name, names), near)) + " meant? escrow-relayer run --help lists all"
 }
 
 // reference is ${VARIABLE} in a value.
