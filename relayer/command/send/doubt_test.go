@@ -3,8 +3,6 @@ package send_test
 import (
 	"bytes"
 	"math/big"
-	"net/http"
-	"net/http/httptest"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -90,20 +88,12 @@ func TestOneEndpointRefusesNothing(t *testing.T) {
 // what it makes of it.
 func TestASilentEndpointKeepsNoAnswer(t *testing.T) {
 	t.Parallel()
-	for name, silent := range map[string]func(*world, common.Address) string{
-		"it is gone": func(*world, common.Address) string {
-			gone := httptest.NewServer(http.NotFoundHandler())
-			gone.Close()
-
-			return gone.URL
-		},
-		"it hangs": (*world).hanging,
-	} {
+	for name, instead := range map[string][]byte{"it is gone": {}, "it hangs": nil} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, startSim(t))
 			escrow := w.escrow(1, 0)
-			w.impatient(w.node.HTTP(), silent(w, escrow))
+			w.impatient(w.node.HTTP(), w.silent(escrow, instead))
 			refused := w.await(w.accept(w.command(command.Refund, escrow, nil)), true, command.Refused)
 			require.Equal(t, command.CodeUnauthorised, refused.Code, "the sender is the payee")
 			require.Greater(t, w.int(`select holds from commands`), 9, "it could have answered meanwhile")
@@ -115,4 +105,28 @@ func TestASilentEndpointKeepsNoAnswer(t *testing.T) {
 			w.await(void, true, command.Voided, command.Done)
 		})
 	}
+}
+
+// A call that fails is not tried at endpoints that are out of use: a round would wait for them.
+func TestWhatIsDownIsNotAsked(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, startSim(t))
+	var down atomic.Bool
+	source := w.follow(w.node.HTTP(), w.before(func(body []byte) []byte {
+		if down.Load() {
+			return []byte{}
+		}
+
+		return body
+	}))
+	require.Eventually(t, func() bool { return source.View().Ready && source.Endpoints()[1].Up }, patience,
+		10*time.Millisecond)
+	down.Store(true)
+	require.Eventually(t, func() bool { return !source.Endpoints()[1].Up }, patience, 10*time.Millisecond)
+	asked := &countingCaller{Caller: source, items: map[string]int{}}
+	w.start(func(c *send.Config) { c.Chain, c.HoldFor = send.NewNodes(asked), time.Millisecond })
+	w.await(w.accept(w.command(command.Refund, w.escrow(1, 0), nil)), true, command.Refused)
+	items, _ := asked.counted()
+	require.GreaterOrEqual(t, items["eth_call"], 10)
+	require.LessOrEqual(t, items["eth_call"], items["eth_getBalance"], "each is tried with a look at the state, once")
 }

@@ -256,10 +256,15 @@ const othersWithin = 2 * time.Second
 
 // others has every endpoint say something about a block, and with it which block it has there: those that do not have
 // that block, or do not answer in time, say nothing, which is an error in what they say. A single endpoint is not asked
-// again.
+// again, nor is one beside others that are out of use.
 func (n *Nodes) others(ctx context.Context, at any, branch Block, all ...*question) [][]chain.Answer {
-	if len(all) == 0 || len(n.caller.Endpoints()) == 1 {
+	endpoints := n.caller.Endpoints()
+	up := slices.DeleteFunc(slices.Clone(endpoints), func(e chain.EndpointStatus) bool { return !e.Up })
+	switch {
+	case len(all) == 0, len(endpoints) == 1:
 		return make([][]chain.Answer, len(all))
+	case len(up) < 2:
+		return slices.Repeat([][]chain.Answer{{{Err: errSilent}}}, len(all))
 	}
 
 	ctx, cancel := context.WithTimeout(ctx, othersWithin)

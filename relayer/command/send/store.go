@@ -316,17 +316,19 @@ func (s *store) waiting(ctx context.Context, limit int) ([]*waiting, error) {
 
 // hold is a command that has to wait, and why.
 type hold struct {
-	id, code, detail string
-	pause            time.Duration
+	ID     string        `json:"id"`
+	Code   string        `json:"code"`
+	Detail string        `json:"detail"`
+	Pause  time.Duration `json:"pause"`
 }
 
 // setHeld notes why commands wait, and at how many looks in a row it was for that. The first time that a signature is
 // all that one lacks is its turn.
 const setHeld = `
 	update commands c
-	   set code = h.code, detail = h.detail, holds = case when c.code = h.code then c.holds + 1 else 1 end, next_look = clock_timestamp() + h.pause * interval '1 millisecond',
+	   set code = h.code, detail = h.detail, holds = case when c.code = h.code then c.holds + 1 else 1 end, next_look = clock_timestamp() + h.pause / 1000 * interval '1 microsecond',
 	       assigned_at = case when h.code = 'signer' then coalesce(c.assigned_at, clock_timestamp()) end
-	  from unnest(@ids::text[], @codes::text[], @details::text[], @pauses::bigint[]) as h (id, code, detail, pause)
+	  from json_to_recordset(@holds::json) as h (id text, code text, detail text, pause bigint)
 	 where c.chain_id = @chain and c.sender = @sender and c.command_id = h.id and c.state = 'accepted'`
 
 func (s *store) hold(ctx context.Context, holds []hold) error {
@@ -334,12 +336,7 @@ func (s *store) hold(ctx context.Context, holds []hold) error {
 		return nil
 	}
 
-	return s.set(ctx, "hold commands", setHeld, pgx.StrictNamedArgs{
-		"ids":     column.Of(holds, func(h *hold) string { return h.id }),
-		"codes":   column.Of(holds, func(h *hold) string { return h.code }),
-		"details": column.Of(holds, func(h *hold) string { return h.detail }),
-		"pauses":  column.Of(holds, func(h *hold) int64 { return h.pause.Milliseconds() }),
-	})
+	return s.set(ctx, "hold commands", setHeld, pgx.StrictNamedArgs{"holds": holds})
 }
 
 // insertAttempts stores what was signed, but no call at a nonce that has a void, and says what is stored now.

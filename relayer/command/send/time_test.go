@@ -363,14 +363,17 @@ func TestSentAgainWithoutReceipts(t *testing.T) {
 	}
 }
 
-// before is a node before the chain's that gets each request as it is changed; nil: never.
+// before is a node before the chain's that gets each request as it is changed; nil: never; empty: the connection ends.
 func (w *world) before(change func(body []byte) []byte) (url string) {
 	w.t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
-		if body = change(body); err != nil || body == nil {
+		switch body = change(body); {
+		case err != nil || body == nil:
 			<-r.Context().Done()
 			return
+		case len(body) == 0:
+			panic(http.ErrAbortHandler)
 		}
 
 		answer, err := http.Post(w.node.HTTP(), "application/json", bytes.NewReader(body))
@@ -386,12 +389,15 @@ func (w *world) before(change func(body []byte) []byte) (url string) {
 }
 
 // hanging is a node before the chain's that never answers a call of one contract, nor what is asked together with it.
-func (w *world) hanging(contract common.Address) (url string) {
+func (w *world) hanging(contract common.Address) (url string) { return w.silent(contract, nil) }
+
+// silent is a node before the chain's that does not answer a call of one contract.
+func (w *world) silent(contract common.Address, instead []byte) (url string) {
 	w.t.Helper()
 	to := []byte(`"to":"` + text(contract) + `"`)
 	return w.before(func(body []byte) []byte {
 		if bytes.Contains(body, to) {
-			return nil
+			return instead
 		}
 
 		return body
