@@ -82,6 +82,7 @@ const (
 	CodeUnknownEscrow = "escrow_not_final" // waits: the factory has not deployed such an escrow in a final block
 	CodeWrongEscrow   = "wrong_escrow"     // the factory would deploy the escrow at another address
 	CodeReverts       = "would_revert"     // a simulation failed, Detail says how; waits unless it can never succeed
+	CodeDisputed      = "disputed"         // waits: one endpoint's simulation failed, and another one's did not
 	CodeUnauthorised  = "not_authorised"   // the escrow does not know the sender
 	CodeSettled       = "settled"          // the escrow was released or refunded
 	CodeNoEffect      = "no_effect"        // reverted: the transaction succeeded, but the escrow was not there any more

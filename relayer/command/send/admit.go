@@ -259,11 +259,16 @@ func (t *triage) known(w *waiting, args *command.CreateArgs) bool {
 	return true
 }
 
-// tried decides what a simulation decides. One node's word ends no command, nor keeps it for ever: where nodes differ
-// it waits, since one may be behind, and after some looks goes by the one with which it does not fail; where none says
-// so, those that do not answer are waited for as long.
+// tried decides what a simulation decides. One node's word ends no command, nor keeps it for ever: where another one
+// says that it does not fail it waits, since either may be behind, and goes by that one once they have differed for
+// some looks; those that say nothing are waited for as long.
 func (t *triage) tried(w *waiting, c Call, r Simulation) {
-	if r.Otherwise != nil && w.failed() >= patience {
+	if r.Otherwise != nil {
+		if w.Code != command.CodeDisputed || w.Holds < patience {
+			t.hold(w, command.CodeDisputed, "the endpoints differ about what its call does: one says that it fails")
+			return
+		}
+
 		r = *r.Otherwise
 	}
 
@@ -320,7 +325,7 @@ func (t *triage) reverts(w *waiting, r Simulation) {
 	reason := storable(r.Reverts.Reason, maxReason)
 	poor := r.AtHead && t.funds.Cmp(t.fees.first().worst(gasLimit(command.Release, 64_000))) < 0 // about its estimate
 	switch {
-	case w.Requester == KeeperName && !poor && r.Otherwise == nil:
+	case w.Requester == KeeperName && !poor:
 		t.refuse(w, command.CodeReverts, reason)
 	case r.Reverts.Unauthorised && !r.AtHead:
 		t.refuseAt(w, command.CodeUnauthorised, reason)
