@@ -272,7 +272,8 @@ func (t *triage) tried(w *waiting, c Call, r Simulation) {
 		r = *r.Otherwise
 	}
 
-	r.AtHead = r.AtHead || r.Doubted && w.failed() < patience // neither is final
+	failed := w.Holds >= patience && (w.Code == command.CodeReverts || w.Code == command.CodeWrongEscrow)
+	r.AtHead = r.AtHead || r.Doubted && !failed // neither is final
 	made := common.BytesToAddress(r.Output)
 	switch elsewhere := w.Kind == command.Create && made != w.Escrow; {
 	case r.Failed != nil:

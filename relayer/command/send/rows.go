@@ -131,17 +131,6 @@ type waiting struct {
 	EventHash   string
 }
 
-// failed is at how many looks in a row its call has failed.
-func (w *waiting) failed() int {
-	switch {
-	case w.Code == command.CodeReverts, w.Code == command.CodeWrongEscrow,
-		w.Code == command.CodeUnknownEscrow && w.Kind == command.Create:
-		return w.Holds
-	}
-
-	return 0
-}
-
 // wei is an amount as in a numeric column without fraction. Without Int it is null.
 type wei struct{ *big.Int }
 
