@@ -58,7 +58,7 @@ func TestRateLimit(t *testing.T) {
 	chain := newChain(20, 1, 0)
 	node, reserve := startNode(t, chain), startNode(t, chain)
 	s := start(t, Config{URLs: []string{node.server.URL, reserve.server.URL}, ChainID: 1, Finality: Latest})
-	await(t, s, func(View) bool { return allUp(s) })
+	await(t, s, func(v View) bool { return v.Target == 20 && allUp(s) })
 	var refusals atomic.Int64
 	node.set(func() {
 		node.http = func(w http.ResponseWriter, _ *http.Request) bool {
@@ -310,7 +310,7 @@ func TestTimeout(t *testing.T) {
 		_, reserve := p.node(t, chain)
 		s := start(t, Config{URLs: []string{"http://" + host.name, "http://" + reserve.name}, ChainID: 1, Finality: Latest,
 			Timeout: 200 * time.Millisecond, Dial: p.dial})
-		await(t, s, func(View) bool { return allUp(s) })
+		await(t, s, func(v View) bool { return v.Target == 20 && allUp(s) })
 		node.set(func() { node.http = func(_ http.ResponseWriter, r *http.Request) bool { hang(r); return true } })
 		got, _ := collect(t, s, 1, 20, filterA())
 		require.Equal(t, chain.all(1, 20), got)
