@@ -135,7 +135,7 @@ func (w *way) hang(ctx context.Context, f Fault) error {
 // sendTrap is a crash that waits for a transaction.
 type sendTrap struct {
 	fault  Fault
-	sprung chan int // the instance that it hit
+	sprung chan int // the instance that it hit; -1: none
 }
 
 // crashSending kills or freezes the owner of a sender when its bytes arrive at a node.
@@ -151,27 +151,26 @@ func (w *way) crashSending(ctx context.Context, f Fault) error {
 	w.trap = trap
 	w.mu.Unlock()
 
-	i := -1
-	timer := time.NewTimer(stepPatience)
-	defer timer.Stop()
+	var i int
 	select {
 	case i = <-trap.sprung:
-	case <-timer.C:
-	case <-ctx.Done():
-	}
+	case <-time.After(stepPatience):
+		w.mu.Lock()
+		armed := w.trap == trap
+		if armed {
+			w.trap = nil
+		}
 
-	w.mu.Lock()
-	if w.trap == trap {
-		w.trap = nil
-	}
-
-	w.mu.Unlock()
-	if i < 0 {
-		select {
-		case i = <-trap.sprung:
-		default:
+		w.mu.Unlock()
+		if armed {
 			return nil
 		}
+
+		i = <-trap.sprung // it springs now
+	}
+
+	if i < 0 {
+		return nil
 	}
 
 	defer r.back(i)
@@ -220,6 +219,7 @@ func (w *way) onSend(raw []byte) bool {
 	i := w.owner(ctx, lower(from))
 	p := w.run.reserve(i)
 	if p == nil {
+		trap.sprung <- -1
 		return true
 	}
 

@@ -74,13 +74,12 @@ func NewCommandsPlan(seed uint64) Plan {
 	}
 
 	slices.SortFunc(p.Faults, func(a, b Fault) int { return int(a.At - b.At) })
-	floods := 0 // together they are no more than one requester may have open
+	flooded := false // two are more than one requester may have open
 	p.Faults = slices.DeleteFunc(p.Faults, func(f Fault) bool {
-		if f.Kind == Flood {
-			floods++
-		}
+		again := f.Kind == Flood && flooded
+		flooded = flooded || f.Kind == Flood
 
-		return f.Kind == Flood && floods > 1
+		return again
 	})
 
 	return p

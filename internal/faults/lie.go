@@ -413,17 +413,17 @@ func (v *view) header(r request, a *response) {
 			a.Result = json.RawMessage(hex(i.N))
 		}
 	case "eth_getBlockByNumber", "eth_getBlockByHash":
-		if number, ok := blockNumber(a.Result); ok && v.late != nil && number > v.top {
-			v.late.hits.Add(1)
-			a.Result = json.RawMessage("null")
+		number, ok := blockNumber(a.Result)
+		by := find(v.list, Forgotten)
+		switch {
+		case ok && v.late != nil && number > v.top:
+			by = v.late
+		case !ok || by == nil || number >= by.N:
+			return
 		}
 
-		if i := find(v.list, Forgotten); i != nil {
-			if number, ok := blockNumber(a.Result); ok && number < i.N {
-				i.hits.Add(1)
-				a.Result = json.RawMessage("null")
-			}
-		}
+		by.hits.Add(1)
+		a.Result = json.RawMessage("null")
 	}
 }
 

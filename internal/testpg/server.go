@@ -43,8 +43,8 @@ type Options struct {
 	copyOf string // the data folder of the server that it is a standby of; empty: none
 }
 
-// Server is a running Postgres. Its methods may be called concurrently, except Down, Up, Restart and Stop, which belong
-// to one goroutine.
+// Server is a running Postgres. Its methods may be called concurrently, except Down, Up and Stop, which belong to one
+// goroutine.
 type Server struct {
 	base   url.URL // of the maintenance database
 	bin    string  // folder of the binaries
@@ -295,15 +295,6 @@ func (s *Server) Down(ctx context.Context, mode Mode) error {
 func (s *Server) Up(ctx context.Context) error {
 	return s.run(ctx, "pg_ctl", "start", "--pgdata", s.data(), "--log", filepath.Join(s.dir, "log"), "--wait",
 		"--timeout", startTimeout)
-}
-
-// Restart is Down and Up. All connections are lost; the databases are not.
-func (s *Server) Restart(ctx context.Context, mode Mode) error {
-	if err := s.Down(ctx, mode); err != nil {
-		return err
-	}
-
-	return s.Up(ctx)
 }
 
 // URL of a database of this server.

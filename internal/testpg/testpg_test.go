@@ -98,7 +98,6 @@ func TestRestart(t *testing.T) {
 			require.Error(t, err)
 
 			require.NoError(t, s.Up(ctx))
-			require.NoError(t, s.Restart(ctx, tt.mode))
 			again, err := pgx.Connect(ctx, s.URL("postgres"))
 			require.NoError(t, err)
 			var one int
