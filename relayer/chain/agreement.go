@@ -284,17 +284,18 @@ func (a *agreement) Tip() (place, Trust) {
 }
 
 // Anchor is the block to which one at a height is linked: the tip, or below what two agreed on that; and whether one
-// word of several endpoints decides.
-func (a *agreement) Anchor(n uint64) (to place, trust Trust, oneWord bool) {
+// word of several endpoints decides. ErrBehind: it is not agreed yet.
+func (a *agreement) Anchor(n uint64) (to place, oneWord bool, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if len(a.cfg.URLs) == 1 || a.trust != Believed {
-		return a.tip, a.trust, false
+	to, oneWord = a.tip, len(a.cfg.URLs) > 1 && a.trust == Believed
+	if oneWord && n <= a.agreed.number {
+		to, oneWord = a.agreed, false
 	}
 
-	if n <= a.agreed.number {
-		return a.agreed, Agreed, false
+	if a.trust == Undecided || n > to.number {
+		err = fmt.Errorf("%w: it is not agreed yet which block %d is the chain's", ErrBehind, n)
 	}
 
-	return a.tip, Believed, true
+	return to, oneWord, err
 }

@@ -240,30 +240,37 @@ func (s *Source) Offer(ctx context.Context, raw []byte) error {
 }
 
 // Head asks the endpoints for the newest block, without waiting for Run: the highest that any of them has.
-func (s *Source) Head(ctx context.Context) (Header, error) {
+func (s *Source) Head(ctx context.Context) (head Header, err error) {
 	heads, silent, err := askEach[Header](ctx, s, rpc.GetByNumber, "latest", false)
 	if err != nil || len(heads) == 0 {
-		return Header{}, fmt.Errorf("read the head: %w", cmp.Or(err, reasons(silent)))
+		return head, fmt.Errorf("read the head: %w", cmp.Or(err, reasons(silent)))
 	}
 
-	return slices.MaxFunc(heads, func(a, b Header) int { return cmp.Compare(a.Number, b.Number) }), nil
+	for _, h := range heads {
+		if h.Number >= head.Number {
+			head = h
+		}
+	}
+
+	return head, nil
 }
 
-// askEach is CallEach with the results decoded. silent are the endpoints without one.
-func askEach[T any](ctx context.Context, s *Source, method string, params ...any) (list []T, silent []Answer,
+// askEach is CallEach with the results decoded, by endpoint. silent are the endpoints without one.
+func askEach[T any](ctx context.Context, s *Source, method string, params ...any) (said map[string]T, silent []Answer,
 	err error) {
 	answers, err := s.CallEach(ctx, method, params...)
+	said = map[string]T{}
 	for _, a := range answers {
 		var to T
 		q := &rpc.Call{Method: method, Answer: rpc.Answer{Result: a.Result, Err: a.Err}}
 		if a.Err = q.Decode(&to); a.Err != nil {
 			silent = append(silent, a)
 		} else {
-			list = append(list, to)
+			said[a.Endpoint] = to
 		}
 	}
 
-	return list, silent, err
+	return said, silent, err
 }
 
 // reasons joins errors of endpoints, with what to do about each.
@@ -297,24 +304,19 @@ func (s *Source) Code(ctx context.Context, address common.Address, block uint64)
 // Nonces returns the nonce of an account at a block, by endpoint: of those that have its state. An error is of
 // endpoints that cannot be asked now, where none has answered.
 func (s *Source) Nonces(ctx context.Context, account common.Address, block uint64) (map[string]uint64, error) {
-	answers, err := s.CallEach(ctx, rpc.GetNonce, account, hexutil.Uint64(block))
-	list, said := map[string]uint64{}, err
-	for _, a := range answers {
-		var nonce hexutil.Uint64
-		q := &rpc.Call{Method: rpc.GetNonce, Answer: rpc.Answer{Result: a.Result, Err: a.Err}}
-		switch err := q.Decode(&nonce); {
-		case err == nil:
-			list[a.Endpoint] = uint64(nonce)
-		case !isNodeError(err):
-			said = cmp.Or(said, err)
+	said, silent, err := askEach[hexutil.Uint64](ctx, s, rpc.GetNonce, account, hexutil.Uint64(block))
+	list := map[string]uint64{}
+	for name, nonce := range said {
+		list[name], silent, err = uint64(nonce), nil, nil
+	}
+
+	for _, a := range silent {
+		if !isNodeError(a.Err) {
+			err = cmp.Or(err, a.Err)
 		}
 	}
 
-	if len(list) > 0 {
-		said = nil
-	}
-
-	return list, said
+	return list, err
 }
 
 // isNodeError reports whether a node has answered so, in whatever words.

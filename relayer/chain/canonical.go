@@ -26,40 +26,24 @@ const (
 	nearHead = 2
 )
 
-// anchor is the block to which a block is to be linked: the tip, or where that is too far above, the block at
-// its own height that two endpoints show. oneWord says that only one of several endpoints that are configured is in
-// use. ErrBehind: it is above the tip.
-func (r *reader) anchor(ctx context.Context, n uint64) (to place, oneWord bool, err error) {
-	to, trust, oneWord := r.outlook.agreement.Anchor(n)
-	switch {
-	case trust == Undecided || n > to.number:
-		return to, oneWord, fmt.Errorf("%w: it is not agreed yet which block %d is the chain's", ErrBehind, n)
-	case to.number-n <= deepest:
-		return to, oneWord, nil
-	}
-
-	list, oneWord, err := r.shown(ctx, headers, []uint64{n})
-	if err != nil {
-		return to, oneWord, err
-	}
-
-	return place{n, list[0].Hash}, oneWord, nil
-}
-
-// show asks an endpoint for its headers at some heights.
-type show func(ctx context.Context, e *endpoint.Node, numbers []uint64) ([]Header, error)
-
-func headers(ctx context.Context, e *endpoint.Node, numbers []uint64) ([]Header, error) {
-	return e.Headers(ctx, numbers)
+// vote is what an endpoint has shown at some heights already.
+type vote struct {
+	by      *endpoint.Node
+	headers []Header
 }
 
 // shown are the headers at some heights that two endpoints show (one with a word that counts, or that alone still has
-// the block; while another may have it again, that is one word).
-func (r *reader) shown(ctx context.Context, show show, numbers []uint64) (list []Header, oneWord bool, err error) {
+// the block; while another may have it again, that is one word). One may have cast its vote.
+func (r *reader) shown(ctx context.Context, cast vote, numbers []uint64) (list []Header, oneWord bool, err error) {
 	oneWord = len(r.pool.nodes) > 1 && r.outlook.agreement.Believes()
 	for some := range slices.Chunk(numbers, headersAtOnce) {
 		headers, alone, err := two(ctx, r, some[0], nil, func(ctx context.Context, e *endpoint.Node) ([]Header, bool, error) {
-			headers, err := show(ctx, e, some)
+			if e == cast.by {
+				return cast.headers, false, nil
+			}
+
+			headers, err := e.Headers(ctx, some)
+
 			return headers, false, err
 		}, func(a, b []Header) bool {
 			return slices.EqualFunc(a, b, func(a, b Header) bool { return a.Hash == b.Hash })
@@ -75,21 +59,21 @@ func (r *reader) shown(ctx context.Context, show show, numbers []uint64) (list [
 }
 
 // canonical returns the headers at some heights, in their order, that are the chain's: they lead to the tip, or, where
-// they are far below it or final, two endpoints show them, if that takes fewer headers.
-func (r *reader) canonical(ctx context.Context, show show, numbers ...uint64) (list []Header, oneWord bool, err error) {
+// they are far below it or final, two endpoints show them, if that takes fewer headers. cast is a vote on no more than
+// headersAtOnce of them. ErrBehind: it is not agreed yet.
+func (r *reader) canonical(ctx context.Context, cast vote, numbers ...uint64) (list []Header, oneWord bool, err error) {
 	first, last := numbers[0], numbers[len(numbers)-1]
-	tip, _, _ := r.outlook.agreement.Anchor(last)
-	if tip.number > first+deepest || last <= r.outlook.View().Final &&
-		len(r.ring.lacks(first, tip.number, r.usable)) > 2*len(numbers) {
-		return r.shown(ctx, show, numbers)
-	}
-
-	anchor, oneWord, err := r.anchor(ctx, last)
+	tip, oneWord, err := r.outlook.agreement.Anchor(last)
 	if err != nil {
 		return nil, oneWord, fmt.Errorf("header of block %d: %w", last, err)
 	}
 
-	linked, err := r.chain(ctx, first, last, anchor, anchor)
+	if tip.number > first+deepest || last <= r.outlook.View().Final &&
+		len(r.ring.lacks(first, tip.number, r.usable)) > 2*len(numbers) {
+		return r.shown(ctx, cast, numbers)
+	}
+
+	linked, err := r.chain(ctx, first, last, tip, tip)
 	if err != nil {
 		return nil, oneWord, fmt.Errorf("headers of blocks %d to %d: %w", first, last, err)
 	}
@@ -105,13 +89,22 @@ func (r *reader) canonical(ctx context.Context, show show, numbers ...uint64) (l
 // linked to a head that is as deep above them and leads through the tip: a head of another branch than the one
 // that is agreed on leaves open how deep a block lies.
 func (r *reader) buried(ctx context.Context, from, to uint64) ([]Header, error) {
-	anchor, _, err := r.anchor(ctx, to)
+	tip, _, err := r.outlook.agreement.Anchor(to)
 	if err != nil {
 		return nil, err
 	}
 
-	least := to + r.outlook.depth()
-	if tip, _, _ := r.outlook.agreement.Anchor(to); least <= tip.number {
+	anchor, least := tip, to+r.outlook.depth()
+	if tip.number > to+deepest {
+		list, _, err := r.shown(ctx, vote{}, []uint64{to})
+		if err != nil {
+			return nil, err
+		}
+
+		anchor = place{to, list[0].Hash}
+	}
+
+	if least <= tip.number {
 		return r.chain(ctx, from, to, anchor, anchor)
 	}
 
@@ -140,12 +133,11 @@ func (r *reader) chain(ctx context.Context, from, to uint64, anchor, top place) 
 
 		h, known := r.ring.headers.Get(n)
 		if known = known && h.Hash == child.Parent && r.usable(h); !known && !reading {
-			select { // readers that lack the same headers ask for them once
-			case r.headers <- struct{}{}:
-				defer func() { <-r.headers }()
-			case <-ctx.Done():
+			if r.headers.Acquire(ctx, 1) != nil { // readers that lack the same headers ask for them once
 				return nil, context.Cause(ctx)
 			}
+
+			defer r.headers.Release(1)
 
 			reading = true
 
@@ -203,7 +195,7 @@ func (r *reader) parent(ctx context.Context, child Header, least uint64) (h Head
 // endpoint is configured, each machine behind its URL with the newest head must have left that block; the word of one
 // of several takes nothing back. ErrBehind, ErrDisagree: which block is there is open.
 func (r *reader) Canonical(ctx context.Context, n uint64, known common.Hash) (Header, error) {
-	list, oneWord, err := r.canonical(ctx, headers, n)
+	list, oneWord, err := r.canonical(ctx, vote{}, n)
 	if err != nil {
 		return Header{}, err
 	}
@@ -280,7 +272,7 @@ func two[T any](ctx context.Context, r *reader, need uint64, avoid *endpoint.Nod
 // the chain's blocks prove nothing. ErrWithheld: others of them do. ErrDisagree, ErrBehind: which
 // block is there is open.
 func (r *reader) Prove(ctx context.Context, n uint64, f *Filter) (h Header, logs []types.Log, err error) {
-	list, oneWord, err := r.canonical(ctx, headers, n)
+	list, oneWord, err := r.canonical(ctx, vote{}, n)
 	if err != nil {
 		return h, nil, err
 	}

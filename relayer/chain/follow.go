@@ -47,7 +47,7 @@ type follower struct {
 // follow keeps up with one endpoint's head until ctx ends: by its announcements where it makes them, and by
 // looks. Looks at the head can wait for what is read at once.
 func (f *follower) follow(ctx context.Context, n *endpoint.Node) {
-	ctx = endpoint.Later(ctx)
+	ctx = rpc.Later(ctx)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	subscribes, missed := n.WebSocket(), 0
@@ -298,18 +298,23 @@ func (f *follower) tagsDue(n *endpoint.Node) bool {
 
 // arrived notes an endpoint's head.
 func (f *follower) arrived(ctx context.Context, n *endpoint.Node, h Header) {
-	if err := f.shown(ctx, n, h); err != nil {
-		if rpc.Classify(err) == rpc.Invalid {
-			n.Blame(ctx, err)
+	// A head far above all that is known, if it was invented, would have every block below it count as confirmed, and
+	// final, for viewHold.
+	leaps := f.outlook.leaps(h.Number)
+	if leaps {
+		if err := n.ShowsParent(ctx, h); err != nil {
+			if rpc.Classify(err) == rpc.Invalid {
+				n.Blame(ctx, err)
+			}
+
+			f.outlook.refresh(ctx)
+
+			return
 		}
-
-		f.outlook.refresh(ctx)
-
-		return
 	}
 
 	// The ring first: another endpoint's refresh may make a View of this head, and its readers then look at the ring.
-	if !f.outlook.View().Ready || !f.outlook.leaps(h.Number) {
+	if !f.outlook.View().Ready || !leaps {
 		f.ring.add(h)
 	}
 
@@ -343,21 +348,4 @@ func (f *follower) asks(ctx context.Context, n *endpoint.Node, height uint64) {
 		f.outlook.agreement.heard(ctx, n, h)
 		f.outlook.refresh(ctx)
 	}
-}
-
-// shown makes sure of a head that is far above all that is known: its endpoint has to show the block
-// before it. A head that was invented would have every block below it count as confirmed, and final, for
-// viewHold.
-func (f *follower) shown(ctx context.Context, n *endpoint.Node, h Header) error {
-	if !f.outlook.leaps(h.Number) {
-		return nil
-	}
-
-	for range behindTries { // of several machines behind its URL one may be behind
-		if _, err := n.Parent(ctx, h); !errors.Is(err, ErrBehind) {
-			return err
-		}
-	}
-
-	return fmt.Errorf("%w: it told of block %d and does not show the block before it", rpc.ErrInvalid, h.Number)
 }

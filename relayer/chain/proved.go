@@ -47,7 +47,7 @@ const provedAtOnce, provedTransactions, provedInFlight = 25, 1500, 2
 // proveEvents puts what is proved of the blocks that have logs in the place of what one endpoint has said of
 // them, where Config.Proof wants it.
 func (r *reader) proveEvents(ctx context.Context, b Batch) (Batch, error) {
-	if !r.laws.Headers.Holds() || endpoint.IsLater(ctx) {
+	if !r.laws.Headers.Holds() || rpc.IsLater(ctx) {
 		return b, nil
 	}
 
@@ -88,28 +88,23 @@ func (r *reader) proveEvents(ctx context.Context, b Batch) (Batch, error) {
 func (r *reader) proveClaims(ctx context.Context, b *Batch, claimed map[uint64][]types.Log, numbers []uint64) (
 	map[uint64][]types.Log, error) {
 	hash := func(n uint64) common.Hash { return claimed[n][0].BlockHash }
-	var by *endpoint.Node
-	var shown []Header
+	var cast vote
 	var found map[common.Hash][]types.Log
 	if r.flight.width() == endpoint.RangesInFlight {
 		_ = r.pool.ask(ctx, numbers[len(numbers)-1], nil, func(ctx context.Context, n *endpoint.Node) error {
-			var size int
-			by = n
-			shown, found, size = n.ReadProved(ctx, numbers, hash, b.Filter)
+			headers, logs, size := n.ReadProved(ctx, numbers, hash, b.Filter)
+			found = logs
+			if r.ring.add(headers...); len(headers) == len(numbers) {
+				cast = vote{n, headers}
+			}
+
 			r.flight.landed(size/len(numbers), nil)
 
 			return nil
 		})
-		r.ring.add(shown...)
 	}
 
-	headers, _, err := r.canonical(ctx, func(ctx context.Context, n *endpoint.Node, some []uint64) ([]Header, error) {
-		if n == by && len(some) == len(shown) {
-			return shown, nil
-		}
-
-		return n.Headers(ctx, some)
-	}, numbers...)
+	headers, _, err := r.canonical(ctx, cast, numbers...)
 	if err != nil {
 		return nil, err
 	}

@@ -118,6 +118,48 @@ func readsAgain(t *testing.T, s *Source, from, to uint64) {
 	}
 }
 
+// A range across the block from which on a node has logs is not whole: where the node gives the newer logs of it, where
+// those are not wanted, and where its first blocks have none.
+func TestRangeAcrossTheEdgeOfANode(t *testing.T) {
+	for every, gap := range map[uint64]uint64{7: 1, 50: 46} { // of a block that has logs
+		for _, wanted := range []bool{true, false} {
+			t.Run(fmt.Sprintf("in each %dth, newer ones wanted %t", every, wanted), func(t *testing.T) {
+				t.Parallel()
+				chain := newChain(1000, every, 0)
+				edge := 400/every*every + 1
+				n := startNode(t, chain)
+				n.finalized = 990
+				for i := edge; i < 1000 && !wanted; i++ {
+					h := &chain.headers[i]
+					for j := range chain.logs[h.Hash] {
+						chain.logs[h.Hash][j].Topics[0] = topicB
+						h.Bloom.Add(topicB[:])
+					}
+				}
+
+				n.lie = func(method string, params []json.RawMessage) (any, error) {
+					if method != rpc.GetLogs {
+						return nil, nil
+					}
+
+					n.mu.Lock()
+					defer n.mu.Unlock()
+					answer, err := n.answer(method, params)
+
+					return slices.DeleteFunc(answer.([]types.Log), func(l types.Log) bool { return l.BlockNumber < edge }), err
+				}
+				s := start(t, Config{URLs: []string{n.server.URL}, ChainID: 1, Finality: Latest})
+				await(t, s, func(v View) bool { return v.Final == 990 })
+				for _, blocks := range [][2]uint64{{edge - 200, edge - 100}, {edge - gap, edge + 100}} {
+					for b, err := range s.Read(Later(t.Context()), blocks[0], blocks[1], filterA()) {
+						require.ErrorIs(t, err, ErrNoHistory, "blocks %d to %d", b.From, b.To)
+					}
+				}
+			})
+		}
+	}
+}
+
 // asksBelow reports whether a request is about a block below another one.
 func asksBelow(c *testChain, limit uint64, params []json.RawMessage) bool {
 	if len(params) == 0 {

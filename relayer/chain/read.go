@@ -7,6 +7,8 @@ import (
 	"slices"
 	"sync/atomic"
 
+	"golang.org/x/sync/semaphore"
+
 	"github.com/fusion-prime/escrow-relayer/relayer/chain/endpoint"
 	"github.com/fusion-prime/escrow-relayer/relayer/chain/rpc"
 )
@@ -22,7 +24,7 @@ type reader struct {
 	flight  flight
 	// The newest block that was asked for its logs did not prove them: two endpoints said the same, or one was believed.
 	unproved atomic.Bool
-	headers  chan struct{} // a token: whoever has it may ask for headers that the ring lacks
+	headers  *semaphore.Weighted // whoever has it may ask for headers that the ring lacks
 }
 
 // Read reads the logs of blocks from..to in order: by range up to View.Final, several ranges in
@@ -32,9 +34,8 @@ func (r *reader) Read(ctx context.Context, from, to uint64, f *Filter) iter.Seq2
 	return r.read(ctx, from, to, f, nil)
 }
 
-// Later marks readings under a context as such that can wait: what is read at once goes before them
-// where an endpoint limits its rate. Over WebSocket they have a connection of their own.
-func Later(ctx context.Context) context.Context { return endpoint.Later(rpc.Apart(ctx)) }
+// Later marks readings under a context as such that can wait: what is read at once goes before them.
+func Later(ctx context.Context) context.Context { return rpc.Later(ctx) }
 
 // ReadOther reads the blocks of a batch again, from another endpoint than the batch is from. It fails
 // while no other can be used or gives the reading, rather than ask the same one twice, which would say nothing. Only
@@ -66,7 +67,7 @@ func (r *reader) read(ctx context.Context, from, to uint64, f *Filter, avoid *en
 // oneByOne reports whether blocks are read one by one although they are final, since that proves them: what
 // a reader that keeps up reads for the first time.
 func (r *reader) oneByOne(ctx context.Context, from, to uint64, avoid *endpoint.Node) bool {
-	news := avoid == nil && !endpoint.IsLater(ctx) && to-from < r.outlook.atLeast(leapBlocks, leapTime)
+	news := avoid == nil && !rpc.IsLater(ctx) && to-from < r.outlook.atLeast(leapBlocks, leapTime)
 	return r.proof == ProveWhole || news && r.laws.Headers.Holds()
 }
 
@@ -114,7 +115,7 @@ func (r *reader) ranges(ctx context.Context, from, to uint64, f *Filter, avoid *
 				return true
 			}
 
-			// its first blocks had many logs: the others are read as they are taken
+			// the endpoint was asked for fewer: the others are read as they are taken
 			b, err = r.readRange(ctx, b.To+1, last, f, avoid)
 		}
 	})
@@ -146,7 +147,7 @@ func (r *reader) following(ctx context.Context, before *Batch, b Batch, last uin
 // time is compared by its reader, and proved where it differs.
 func (r *reader) readRange(ctx context.Context, from, to uint64, f *Filter, avoid *endpoint.Node) (b Batch,
 	err error) {
-	err = r.pool.ask(ctx, to, avoid, func(ctx context.Context, n *endpoint.Node) (err error) {
+	err = r.pool.ask(ctx, from, avoid, func(ctx context.Context, n *endpoint.Node) (err error) {
 		b, err = n.ReadRange(ctx, from, to, f)
 		return err
 	})

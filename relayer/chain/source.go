@@ -25,6 +25,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -32,6 +33,7 @@ import (
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/common/hexutil"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/chain/endpoint"
 	"github.com/fusion-prime/escrow-relayer/relayer/chain/rpc"
@@ -50,8 +52,8 @@ type Source struct {
 	secrets *redact.Secrets
 	metrics *endpoint.Metrics
 	laws    *endpoint.Laws
-	large   chan struct{} // holds a token while a large answer is read, from whichever endpoint
-	news    chan struct{} // holds a token after a new fault of an endpoint, and a new law of the chain
+	large   *semaphore.Weighted // is held while a large answer is read, from whichever endpoint
+	news    chan struct{}       // holds a token after a new fault of an endpoint, and a new law of the chain
 
 	mu     sync.Mutex
 	offers *sync.WaitGroup // transactions on their way to endpoints; Close waits for them, and leaves a new one
@@ -62,7 +64,7 @@ func New(cfg Config) *Source {
 	cfg.URLs = slices.Clone(cfg.URLs)
 	cfg.complete()
 	s := &Source{cfg: &cfg, secrets: redact.New(cfg.URLs...), news: make(chan struct{}, 1),
-		large: make(chan struct{}, 1), offers: &sync.WaitGroup{}}
+		large: semaphore.NewWeighted(1), offers: &sync.WaitGroup{}}
 	names := endpointNames(cfg.URLs)
 	s.pool = &pool{cfg: &cfg}
 	shown := s.signal
@@ -82,7 +84,7 @@ func New(cfg Config) *Source {
 	ring := newRing()
 	s.follower = &follower{cfg: &cfg, pool: s.pool, outlook: s.outlook, ring: ring}
 	s.reader = &reader{pool: s.pool, outlook: s.outlook, ring: ring, memo: newMemo(), laws: s.laws, proof: cfg.Proof,
-		headers: make(chan struct{}, 1)}
+		headers: semaphore.NewWeighted(1)}
 
 	return s
 }
@@ -262,7 +264,7 @@ func (s *Source) Check(ctx context.Context, factory common.Address) error {
 			slog.Any("err", a.Err))
 	}
 
-	if !slices.ContainsFunc(codes, func(code hexutil.Bytes) bool { return len(code) > 0 }) {
+	if !slices.ContainsFunc(slices.Collect(maps.Values(codes)), func(code hexutil.Bytes) bool { return len(code) > 0 }) {
 		return fmt.Errorf("%w %s on chain %d: correct FACTORY_ADDRESS or CHAIN_ID", ErrNoCode, factory, s.cfg.ChainID)
 	}
 

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"math"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/chain/rpc"
@@ -17,7 +16,8 @@ const rememberedFor = 10 * time.Minute
 // lack is something that a node does not give, of a block and those below it: headers, logs. It is believed after so
 // many answers in a row that say so: behind one URL one machine may keep less than others, or be far behind. It is
 // remembered for a while, and for twice as long with each time that the node says so again, up to rememberedFor. Said
-// again so often that it cannot be in passing, it is for good. Its methods may be called concurrently.
+// again so often that it cannot be in passing, it is for good: of blocks below the lowest that the node has given it of.
+// Its methods may be called concurrently.
 type lack struct {
 	now   func() time.Time
 	sure  int           // answers that are believed
@@ -27,6 +27,12 @@ type lack struct {
 	below uint64    // it is of blocks below this one
 	said  int       // so often, while it was not remembered
 	until time.Time // for how long it is remembered
+	gives uint64    // the lowest block that the node has given it of; MaxUint64: none
+}
+
+// newLack is of a node that has said nothing yet.
+func newLack(sure int, first time.Duration, now func() time.Time) *lack {
+	return &lack{now: now, sure: sure, first: first, gives: math.MaxUint64}
 }
 
 // What may be in passing is remembered for lostFirst at first. Said lostForGood times more, it lasts over a minute.
@@ -37,6 +43,10 @@ func (l *lack) note(block uint64) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := l.now()
+	if block >= l.gives { // what was said before was of older blocks: this is in passing, or new
+		l.said, l.until, l.gives = 0, time.Time{}, math.MaxUint64
+	}
+
 	l.below = max(l.below, block+1)
 	if now.Before(l.until) { // what was asked for together is one answer
 		return true
@@ -55,9 +65,24 @@ func (l *lack) note(block uint64) bool {
 func (l *lack) gave(block uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.gives = min(l.gives, block)
 	if block < l.below {
 		l.below, l.said, l.until = 0, 0, time.Time{}
 	}
+}
+
+// given reports whether the node has given it, of a block or an older one.
+func (l *lack) given(block uint64) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return block >= l.gives
+}
+
+// doubted reports whether the node has said of any block that it does not give it, and has not given that since.
+func (l *lack) doubted() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.below > 0
 }
 
 // holds reports whether the node does not give it, of a block, as far as is remembered.
@@ -78,28 +103,27 @@ func (l *lack) forGood(block uint64) bool {
 type abilities struct {
 	oldHeaders  *lack
 	oldLogs     *lack
-	unnamed     *lack         // logs of contracts that are not named
-	byHash      *lack         // logs of a block that is named by its hash
-	allReceipts *lack         // those of a block in one answer
-	receipts    atomic.Bool   // it has given some
-	blocks      atomic.Bool   // it has given the logs of single ones
-	logged      atomic.Uint64 // it has shown logs of such a block; MaxUint64: of none
-	addresses   *limit        // per request
+	unnamed     *lack  // logs of contracts that are not named
+	anyLogs     *lack  // logs of a single block, whichever
+	byHash      *lack  // logs of a block that is named by its hash
+	allReceipts *lack  // those of a block in one answer
+	addresses   *limit // per request
 }
 
-// nullsBelieved is how often in a row a node says that an old block, or its logs, are not there, to be believed.
+// nullsBelieved is how often in a row a node says that an old block, or its logs, are not there, or refuses the logs of
+// a block, to be believed.
 const nullsBelieved = 3
 
 func newAbilities(addresses int, now func() time.Time) *abilities {
-	old := func() *lack { return &lack{now: now, sure: nullsBelieved, first: lostFirst} }
-	always := func() *lack { return &lack{now: now, sure: 1, first: rememberedFor} }
-
-	a := &abilities{oldHeaders: old(), oldLogs: old(), unnamed: &lack{now: now, sure: 1, first: lostFirst},
-		byHash: always(), allReceipts: always(),
-		addresses: newLimit(addressesAtOnce, float64(addresses), float64(addresses), now)}
-	a.logged.Store(math.MaxUint64)
-
-	return a
+	return &abilities{
+		oldHeaders:  newLack(nullsBelieved, lostFirst, now),
+		oldLogs:     newLack(nullsBelieved, lostFirst, now),
+		unnamed:     newLack(1, lostFirst, now),
+		anyLogs:     newLack(nullsBelieved, lostFirst, now),
+		byHash:      newLack(1, rememberedFor, now),
+		allReceipts: newLack(1, rememberedFor, now),
+		addresses:   newLimit(addressesAtOnce, float64(addresses), float64(addresses), now),
+	}
 }
 
 // refuses reports whether the node has shown that it does not serve such a reading.

@@ -14,8 +14,7 @@ import (
 // a time (width). Everything that is asked of the node goes through it, by take and done. What is read at
 // once goes before what can wait (Later), which has its turn after patience.
 //
-// Between take and done a request waits for its answer alone, and for no other place. Ranges are also between enter
-// and leave, where the places are taken.
+// Between take and done a request waits for its answer alone, and for no other place.
 type allowance struct {
 	now func() time.Time
 
@@ -24,8 +23,6 @@ type allowance struct {
 	width    *limit        // batches in flight
 	inFlight int           // batches
 	lowered  time.Time     // when a refusal was last taken in, by pace or width
-	ranges   int           // asked for
-	calm     int           // ranges answered in a row
 	urgent   int           // askers that wait and are urgent
 	paused   time.Time     // until when nothing is sent: it would be refused
 	freed    chan struct{} // closed and made anew when somebody may go on
@@ -48,14 +45,6 @@ func newAllowance(most float64, now func() time.Time) *allowance {
 	return &allowance{now: now, pace: newPace(most, now), freed: make(chan struct{}),
 		width: newLimit(batchesAtOnce, mostInFlight, mostInFlight, now)}
 }
-
-type laterKey struct{}
-
-// Later marks what is asked under a context as work that can wait: polling, and reading a second time.
-func Later(ctx context.Context) context.Context { return context.WithValue(ctx, laterKey{}, true) }
-
-// IsLater reports whether what is asked under a context can wait.
-func IsLater(ctx context.Context) bool { return ctx.Value(laterKey{}) != nil }
 
 // take waits until a batch of n requests may be sent, and says how many batches are in flight with it. n is 0
 // for what is sent again, as its answer was lost: that waits for a place and for no rate. done has to follow,
@@ -99,43 +88,10 @@ func (a *allowance) done() (crowd int) {
 	return a.inFlight + 1
 }
 
-// enter waits for a turn to ask for a range. leave ends it. What is asked under the context that it returns
-// is urgent: others wait for the turn.
-func (a *allowance) enter(ctx context.Context) (context.Context, error) {
-	err := a.await(ctx, func() time.Duration {
-		if !a.enters() {
-			return patience
-		}
-
-		return 0
-	})
-
-	return context.WithValue(ctx, laterKey{}, nil), err
-}
-
-// enters reports whether one more range may be asked for now: one until one was answered, and one more with each
-// answer. Held: mu.
-func (a *allowance) enters() bool {
-	if a.ranges >= min(1+a.calm, RangesInFlight, int(a.width.allowed())) {
-		return false
-	}
-
-	a.ranges++
-
-	return true
-}
-
-func (a *allowance) leave() {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.ranges--
-	a.wake()
-}
-
 // await waits for a condition, which says by 0 that it is met, or else when to look at it again at the
 // latest. What can wait lets what is urgent go first.
 func (a *allowance) await(ctx context.Context, met func() time.Duration) error {
-	later, began := IsLater(ctx), a.now()
+	later, began := rpc.IsLater(ctx), a.now()
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if !later {
@@ -179,18 +135,6 @@ func (a *allowance) wake() {
 	a.freed = make(chan struct{})
 }
 
-// calmer has one more range be asked for at a time. Where it is not so, one is asked for at a time again: after
-// a refusal, and before a range that is larger than any that was answered.
-func (a *allowance) calmer(is bool) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.calm++; !is {
-		a.calm = 0
-	}
-
-	a.wake()
-}
-
 // answered notes the answers to n requests.
 func (a *allowance) answered(n int, s sent) {
 	a.mu.Lock()
@@ -205,7 +149,6 @@ func (a *allowance) answered(n int, s sent) {
 func (a *allowance) refused(s sent, pause time.Duration) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.calm = 0
 	now, crowd := a.now(), float64(s.crowd())
 	if until := now.Add(pause); until.After(a.paused) {
 		a.paused = until

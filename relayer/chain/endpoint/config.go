@@ -6,6 +6,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sync/semaphore"
+
 	"github.com/fusion-prime/escrow-relayer/relayer/chain/rpc"
 	"github.com/fusion-prime/escrow-relayer/relayer/redact"
 )
@@ -20,8 +22,6 @@ var (
 	ErrNoHistory = errors.New("history is not available")
 	// ErrAddressRequired means that a node gives logs only of contracts that are named.
 	ErrAddressRequired = errors.New("it gives logs of named contracts only: set LOG_FILTER=addresses")
-	// errUnfit means that a node refuses eth_getLogs altogether.
-	errUnfit = errors.New("it refuses the logs of any block: use another endpoint")
 )
 
 // smallAnswer and blockAnswer bound answers, in bytes: headers, and the logs of a single block, which
@@ -32,8 +32,8 @@ const smallAnswer, blockAnswer = 8 << 20, 256 << 20
 type Config struct {
 	Name         string // as operators see it, without secrets
 	URL          string
-	Dial         rpc.Dial      // nil: the network
-	Large        chan struct{} // holds a token while an answer with more than MaxBytes is read; nil: one of its own
+	Dial         rpc.Dial            // nil: the network
+	Large        *semaphore.Weighted // is held while an answer with more than MaxBytes is read; nil: one of its own
 	ChainID      uint64
 	Timeout      time.Duration // of one request
 	MaxRPS       float64       // requests per second; 0: no limit of ours

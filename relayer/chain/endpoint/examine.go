@@ -115,7 +115,7 @@ func (n *Node) examine(ctx context.Context, x *Examination, factory common.Addre
 		took = append(took, n.cfg.Now().Sub(asked))
 	}
 
-	if err := n.showsParent(ctx, head); err != nil {
+	if err := n.ShowsParent(ctx, head); err != nil {
 		return err
 	}
 
@@ -145,24 +145,6 @@ func (n *Node) examine(ctx context.Context, x *Examination, factory common.Addre
 	x.StateErr = n.one(ctx, &rpc.Call{Method: rpc.GetNonce, Params: params}, new(hexutil.Uint64))
 
 	return ctx.Err()
-}
-
-// showsParent makes sure that the node has the block before its head: one that has not invented that.
-// Of several machines behind its URL one may be behind.
-func (n *Node) showsParent(ctx context.Context, head rpc.Header) error {
-	const tries = 4
-	for range tries {
-		var parent rpc.Header
-		err := n.one(ctx, rpc.ByNumber(head.Number-min(head.Number, 1)), &parent)
-		switch {
-		case err == nil && (parent.Hash == head.Parent || head.Number == 0):
-			return nil
-		case err != nil && !errors.Is(err, rpc.ErrBehind):
-			return err
-		}
-	}
-
-	return fmt.Errorf("%w: it told of block %d and does not show the block before it", rpc.ErrInvalid, head.Number)
 }
 
 // asksFor asks for logs that do not exist, so that only the range can be too

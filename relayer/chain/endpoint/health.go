@@ -23,7 +23,6 @@ const (
 	Unsteady   State = "unsteady"     // its last request failed; one lost connection is nothing
 	Down       State = "down"         // it does not answer, or has answered wrongly and nothing since
 	WrongChain State = "wrong_chain"  // it serves another chain
-	Unfit      State = "unfit"        // it refuses eth_getLogs altogether
 
 	// Suspect is what operators see in place of the others of a node that answered wrongly and is avoided for it.
 	Suspect State = "suspect"
@@ -34,30 +33,20 @@ type event string
 
 const (
 	answered event = "answered" // a request
-	proved   event = "proved"   // with logs
 	failed   event = "failed"   // a request, whatever the reason that is none of those below
 	limited  event = "limited"  // it refused for its rate
 	lied     event = "lied"     // it answered wrongly
 	foreign  event = "foreign"  // it serves another chain
-	refused  event = "refused"  // it has refused eth_getLogs of a single block again and again
 )
 
 // transitions is the whole state machine: what a state becomes by an event.
 var transitions = map[State]map[event]State{
-	Untried: {answered: Healthy, proved: Healthy, failed: Down, limited: Untried, lied: Down, foreign: WrongChain,
-		refused: Unfit},
-	Healthy: {answered: Healthy, proved: Healthy, failed: Unsteady, limited: Limited, lied: Down, foreign: WrongChain,
-		refused: Unfit},
-	Limited: {answered: Healthy, proved: Healthy, failed: Unsteady, limited: Limited, lied: Down, foreign: WrongChain,
-		refused: Unfit},
-	Unsteady: {answered: Healthy, proved: Healthy, failed: Down, limited: Limited, lied: Down, foreign: WrongChain,
-		refused: Unfit},
-	Down: {answered: Healthy, proved: Healthy, failed: Down, limited: Down, lied: Down, foreign: WrongChain,
-		refused: Unfit},
-	WrongChain: {answered: Healthy, proved: Healthy, failed: WrongChain, limited: WrongChain, lied: Down,
-		foreign: WrongChain, refused: Unfit},
-	Unfit: {answered: Unfit, proved: Healthy, failed: Unfit, limited: Unfit, lied: Unfit, foreign: WrongChain,
-		refused: Unfit},
+	Untried:    {answered: Healthy, failed: Down, limited: Untried, lied: Down, foreign: WrongChain},
+	Healthy:    {answered: Healthy, failed: Unsteady, limited: Limited, lied: Down, foreign: WrongChain},
+	Limited:    {answered: Healthy, failed: Unsteady, limited: Limited, lied: Down, foreign: WrongChain},
+	Unsteady:   {answered: Healthy, failed: Down, limited: Limited, lied: Down, foreign: WrongChain},
+	Down:       {answered: Healthy, failed: Down, limited: Down, lied: Down, foreign: WrongChain},
+	WrongChain: {answered: Healthy, failed: WrongChain, limited: WrongChain, lied: Down, foreign: WrongChain},
 }
 
 // Up reports whether a node in this state is in use.
@@ -78,8 +67,6 @@ const (
 	// A node that refuses because of its rate limit, without saying for how long, is asked again after twice as long each
 	// time: some limits begin again with each request that they refuse.
 	limitPause, longestLimitPause = time.Second, 2 * time.Minute
-	// A node that serves no logs at all is of no use while others are. It may have been busy, or its plan change.
-	unfitPause = time.Hour
 )
 
 // LongestWait is how long a request may wait for a node that is paused. Longer is up to the caller:
@@ -145,24 +132,8 @@ func (h *health) proves(asked time.Time) {
 	defer h.mu.Unlock()
 	if asked.After(h.lied) && h.fault == nil {
 		h.faults, h.avoid = 0, time.Time{}
-		h.become(proved, nil)
+		h.become(answered, nil)
 	}
-}
-
-// gaveLogs notes that the node answered for a range, maybe that there are none: it is not one that
-// refuses logs.
-func (h *health) gaveLogs() {
-	if h.status().State == Unfit {
-		h.proves(h.cfg.Now())
-	}
-}
-
-// unfit reports whether the node refuses the logs of any block, whenever it is asked: three times, with the pauses
-// between them, are over a minute.
-func (h *health) unfit() bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.state == Unfit && h.faults >= 3
 }
 
 // Blame notes an error that speaks against the node, and pauses it.
@@ -215,8 +186,6 @@ func (h *health) judge(err error) (event, time.Duration) {
 	switch {
 	case errors.Is(err, ErrWrongChain):
 		return foreign, h.shun(faultPause)
-	case errors.Is(err, errUnfit):
-		return refused, h.shun(unfitPause)
 	case kind == rpc.Invalid && !errors.Is(err, rpc.ErrGarbled):
 		return lied, h.shun(longestFaultPause)
 	case kind == rpc.RateLimited:
@@ -298,7 +267,7 @@ func (h *health) say(was State, err error) {
 
 // shown is the state as operators see it. Held: mu.
 func (h *health) shown() State {
-	if h.avoided() && h.state != WrongChain && h.state != Unfit {
+	if h.avoided() && h.state != WrongChain {
 		return Suspect
 	}
 

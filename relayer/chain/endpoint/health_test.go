@@ -16,8 +16,8 @@ import (
 )
 
 var (
-	states = []State{Untried, Healthy, Limited, Unsteady, Down, WrongChain, Unfit}
-	events = []event{answered, proved, failed, limited, lied, foreign, refused}
+	states = []State{Untried, Healthy, Limited, Unsteady, Down, WrongChain}
+	events = []event{answered, failed, limited, lied, foreign}
 )
 
 // The table is whole, every state can be left, and no state that is out of use is left by a failure.
@@ -28,10 +28,10 @@ func TestTransitions(t *testing.T) {
 		for _, e := range events {
 			next := transitions[s][e]
 			require.Contains(t, states, next)
-			require.False(t, !s.Up() && next.Up() && e != answered && e != proved, "%s by %s becomes %s", s, e, next)
+			require.False(t, !s.Up() && next.Up() && e != answered, "%s by %s becomes %s", s, e, next)
 		}
 
-		require.Equal(t, Healthy, transitions[s][proved], "logs that stand all tests end everything")
+		require.Equal(t, Healthy, transitions[s][answered])
 		require.Equal(t, WrongChain, transitions[s][foreign])
 	}
 
@@ -104,8 +104,6 @@ func TestHealth(t *testing.T) {
 	fails(&rpc.Error{Code: 429, Retry: 7 * time.Second}, 500, 500)
 	require.Equal(t, Limited, h.status().State)
 	require.Equal(t, at(507), h.resume)
-	fails(errUnfit, 600, 600)
-	require.Equal(t, Unfit, works(600+2*3600, 600+2*3600), "that it tells its head does not help")
 	fails(errors.Join(ErrWrongChain), 9000, 9000)
 	require.Equal(t, WrongChain, h.status().State)
 }

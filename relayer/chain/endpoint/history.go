@@ -11,8 +11,9 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/chain/rpc"
 )
 
-// sampled is how many headers are looked at for a block that has logs, as its bloom filter says.
-const sampled = 32
+// sampled is how many headers are looked at together for a block that has logs, as its bloom filter says, and
+// mostSampled how many in all: those of a first range.
+const sampled, mostSampled = 32, firstSpan
 
 // errNoOldLogs means that a node has the headers of old blocks, and answers that there are no logs.
 var errNoOldLogs = fmt.Errorf("%w: it has the headers of old blocks and not their logs", rpc.ErrBehind)
@@ -27,39 +28,46 @@ func sample(from, to uint64) []uint64 {
 	return numbers
 }
 
-// showsLogs tests that a node has the logs of old blocks: those of the first block, from one on, with a bloom filter
-// that allows some, if that is one of the next. head is its newest block. It returns that block; 0: there is
-// none.
-func (n *Node) showsLogs(ctx context.Context, from, head uint64) (block uint64, err error) {
-	list, err := n.Headers(ctx, sample(from, head))
-	i := slices.IndexFunc(list, func(h rpc.Header) bool { return Telling(&h.Bloom) })
-	if i < 0 {
-		return 0, err
+// showsLogs tests that a node has the logs of blocks: those of the first of from..to with a bloom filter that allows
+// some. It returns that block; 0: there is none, as far as was looked.
+func (n *Node) showsLogs(ctx context.Context, from, to uint64) (block uint64, err error) {
+	for end := from + mostSampled; from < end && from <= to; from += sampled {
+		list, err := n.Headers(ctx, sample(from, to))
+		i := slices.IndexFunc(list, func(h rpc.Header) bool { return Telling(&h.Bloom) })
+		if i < 0 || list[i].Number != from+uint64(i) { // or one before it is missing
+			if err != nil {
+				return 0, err
+			}
+
+			continue
+		}
+
+		none := func(*types.Log) bool { return false }
+		a, err := n.readBlock(ctx, list[i], query{filter: &Filter{}, keep: none})
+		if err == nil && a.all == 0 {
+			err = fmt.Errorf("%w: block %d has some, as its bloom filter says", errNoOldLogs, list[i].Number)
+		}
+
+		return list[i].Number, err
 	}
 
-	none := func(*types.Log) bool { return false }
-	a, err := n.readBlock(ctx, list[i], query{filter: &Filter{}, keep: none})
-	if err == nil && a.all == 0 {
-		err = fmt.Errorf("%w: block %d has some, as its bloom filter says", errNoOldLogs, list[i].Number)
-	}
-
-	return list[i].Number, err
+	return 0, nil
 }
 
-// indexed makes sure of an answer that a range has no logs: the index of a node may begin later than its headers,
-// and [] is its answer then. It is asked once for logs that are as old.
-func (n *Node) indexed(ctx context.Context, from uint64) error {
-	for from < n.logged.Load() {
-		_, err := n.showsLogs(ctx, from, n.Claim().Head.Number)
+// indexed makes sure of an answer that there are no logs in from..silent: the index of a node may begin later than its
+// headers, and it leaves out what is older. It is asked once for logs that are as old.
+func (n *Node) indexed(ctx context.Context, from, silent uint64) error {
+	for !n.oldLogs.given(from) {
+		_, err := n.showsLogs(ctx, from, silent)
 		switch {
 		case err == nil || unwilling(err): // or it cannot be told
-			n.logged.Store(from)
+			n.oldLogs.gave(from)
 		case errors.Is(err, ErrNoHistory): // found out by another reading meanwhile
 			return err
-		case !errors.Is(err, errNoOldLogs):
+		case !errors.Is(err, rpc.ErrBehind): // it is told by the next range
 			return nil
-		case ctx.Err() != nil:
-			return context.Cause(ctx)
+		case !errors.Is(err, errNoOldLogs):
+			return err
 		case n.oldLogs.note(from):
 			return fmt.Errorf("%w: %w", ErrNoHistory, err)
 		}

@@ -72,20 +72,13 @@ func TestSpanOfEachKindOfLogs(t *testing.T) {
 	require.InDelta(t, 150, s.of(loud).allowed(), 50, "what makes an answer full")
 }
 
-// When a single block is refused too, the range was not the reason: it comes back. A node that
-// refuses every block gives no logs at all.
+// When a single block is refused too, the range was not the reason: it comes back.
 func TestSpanOfANodeThatIsOut(t *testing.T) {
 	s := newSpan(10_000, time.Now)
 	for s.refused(&Filter{}, uint64(s.of(&Filter{}).allowed())) {
 	}
 
 	require.EqualValues(t, firstSpan, s.of(&Filter{}).allowed())
-	require.False(t, s.unfit())
-	s.refused(&Filter{}, 1)
-	s.refused(&Filter{}, 1)
-	require.True(t, s.unfit())
-	s.answered(&Filter{}, 1, 0)
-	require.False(t, s.unfit())
 }
 
 // The limit that refuses more than 100 blocks is found within a few requests.
@@ -309,35 +302,6 @@ func TestWidthIsLearnt(t *testing.T) {
 	}
 }
 
-// Ranges begin with one at a time, go to four, and begin anew after a refusal.
-func TestRangesAtATime(t *testing.T) {
-	a := newAllowance(0, time.Now)
-	enters := func() (n int) {
-		for a.enters() {
-			n++
-		}
-
-		for range n {
-			a.leave()
-		}
-
-		return n
-	}
-	for want := 1; want <= RangesInFlight; want++ {
-		require.Equal(t, want, enters())
-		a.calmer(true)
-	}
-
-	require.Equal(t, RangesInFlight, enters())
-	a.calmer(false)
-	require.Equal(t, 1, enters(), "the next is larger than any that was answered")
-	a.calmer(true)
-	a.calmer(true)
-	require.Equal(t, 3, enters())
-	a.calmer(false)
-	require.Equal(t, 1, enters())
-}
-
 // What can wait lets what is urgent go first where only one request is taken at a time, too.
 func TestUrgentGoesFirstToAPlace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -359,7 +323,7 @@ func TestUrgentGoesFirstToAPlace(t *testing.T) {
 			synctest.Wait()
 		}
 		for range 3 {
-			asks(Later(t.Context()), "later")
+			asks(rpc.Later(t.Context()), "later")
 		}
 
 		for range 3 {
@@ -414,7 +378,7 @@ func TestUrgentGoesFirst(t *testing.T) {
 		order := make(chan string, 40)
 		for range 5 {
 			go func() {
-				if take(Later(t.Context()), 1) == nil {
+				if take(rpc.Later(t.Context()), 1) == nil {
 					order <- "later"
 				}
 			}()

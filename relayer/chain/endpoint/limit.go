@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/chain/rpc"
 )
@@ -149,8 +150,8 @@ type span struct {
 	mu    sync.Mutex
 	kinds map[kind]*limit
 
-	alone atomic.Int32 // single blocks refused in a row
-	told  atomic.Int32 // refusals in a row for another reason than the size
+	told   atomic.Int32        // refusals in a row for another reason than the size
+	larger *semaphore.Weighted // is held for a range that is larger than any that was answered
 }
 
 const (
@@ -160,9 +161,6 @@ const (
 	enoughLogs = 1500
 	// What a refusal seems to say is believed so often in a row; the next one counts as one of the size.
 	believed = 2
-	// Single blocks with logs refused in a row, without an answer between them, before a node
-	// counts as one without logs.
-	unfitAfter = 3
 )
 
 // kind of logs: the first of the topics that a filter wants, and how many it wants.
@@ -172,7 +170,7 @@ type kind struct {
 }
 
 func newSpan(most uint64, now func() time.Time) *span {
-	return &span{most: float64(most), now: now, kinds: map[kind]*limit{}}
+	return &span{most: float64(most), now: now, kinds: map[kind]*limit{}, larger: semaphore.NewWeighted(1)}
 }
 
 // Span is how many blocks the node is asked for at once, where such logs are wanted.
@@ -201,7 +199,6 @@ func fullness(logs, bytes, enoughBytes int) float64 {
 
 // answered notes an answer: of so many blocks, and how many answers that are large enough it makes.
 func (s *span) answered(f *Filter, size uint64, full float64) {
-	s.alone.Store(0)
 	s.told.Store(0)
 	s.of(f).answered(float64(size), full)
 }
@@ -213,7 +210,6 @@ func (s *span) refused(f *Filter, size uint64) bool {
 		return true
 	}
 
-	s.alone.Add(1)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	clear(s.kinds) // it was not the range
@@ -227,6 +223,3 @@ func (s *span) refused(f *Filter, size uint64) bool {
 func (s *span) misread(size uint64, kind rpc.Kind) bool {
 	return kind != rpc.RateLimited && size > 1 && s.told.Add(1) > believed
 }
-
-// unfit reports whether single blocks were refused so often that the node gives logs of none.
-func (s *span) unfit() bool { return s.alone.Load() >= unfitAfter }

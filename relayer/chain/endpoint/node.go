@@ -21,6 +21,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/semaphore"
+
 	"github.com/fusion-prime/escrow-relayer/relayer/chain/rpc"
 )
 
@@ -39,7 +41,7 @@ type Node struct {
 // New returns a node and connects to nothing.
 func New(cfg Config) *Node {
 	if cfg.Large == nil {
-		cfg.Large = make(chan struct{}, 1)
+		cfg.Large = semaphore.NewWeighted(1)
 	}
 
 	return &Node{cfg: &cfg, link: newLink(&cfg), abilities: newAbilities(cfg.MaxAddresses, cfg.Now),
@@ -103,9 +105,10 @@ func (n *Node) Tags(final, safe rpc.Header) {
 	n.claim.FinalTime, n.claim.SafeTime = final.Time, safe.Time
 }
 
-// Has reports whether the node may have a block: by its head, and unless it has shown that it threw it away.
+// Has reports whether the node may have a block and its logs: by its head, and unless it has shown that it threw it
+// away, or gives no logs.
 func (n *Node) Has(block uint64) bool {
-	return n.Claim().Head.Number >= block && !n.oldHeaders.holds(block) && !n.oldLogs.holds(block)
+	return n.Claim().Head.Number >= block && !n.oldHeaders.holds(block) && !n.oldLogs.holds(block) && !n.anyLogs.holds(0)
 }
 
 // Status of the node.

@@ -27,34 +27,43 @@ type Batch struct {
 	By       *Node // who was asked
 }
 
-// ReadRange reads the first blocks of a range of final blocks, in as many parts as the node wants: all of
-// them, or as many as have so many logs that more should not be held, or are of one branch.
-func (n *Node) ReadRange(ctx context.Context, from, to uint64, f *Filter) (Batch, error) {
-	whole := Batch{From: from, Filter: f, Logs: []types.Log{}, By: n}
+// ReadRange reads the first blocks of a range of final blocks: as many as the node is asked for at once.
+func (n *Node) ReadRange(ctx context.Context, from, to uint64, f *Filter) (b Batch, err error) {
 	if err := n.refuses(from, f); err != nil {
-		return whole, err
+		return b, err
 	}
 
-	for full := 0.0; from <= to && full < 1; {
-		b, part, err := n.readPart(ctx, from, to, f)
-		switch {
-		case errors.Is(err, errFewer):
-			continue
-		case err != nil:
-			return Batch{}, err
-		case from == whole.From:
-			whole.Parent, whole.Logs = b.Parent, b.Logs
-		case !b.Follows(whole.Last.Hash):
-			return whole, nil
-		default:
-			whole.Logs = append(whole.Logs, b.Logs...)
+	for err = errFewer; errors.Is(err, errFewer); {
+		b, err = n.readPart(ctx, from, to, f)
+	}
+
+	return b, err
+}
+
+// readPart is one try. Of ranges that are larger than any that was answered, one is asked for at a time: else all in
+// flight would be refused.
+func (n *Node) readPart(ctx context.Context, from, to uint64, f *Filter) (Batch, error) {
+	size := min(to-from+1, n.Span(f))
+	if !n.span.of(f).proven(float64(size)) {
+		if n.span.larger.Acquire(ctx, 1) != nil {
+			return Batch{}, context.Cause(ctx)
 		}
 
-		whole.To, whole.Last = b.To, b.Last
-		from, full = b.To+1, full+part
+		defer n.span.larger.Release(1)
+
+		size = min(size, n.Span(f))
 	}
 
-	return whole, nil
+	b, bytes, err := n.rangeLogs(ctx, from, from+size-1, f)
+	switch {
+	case err == nil:
+		n.anyLogs.gave(0)
+		n.span.answered(f, size, fullness(len(b.Logs), bytes, int(n.cfg.MaxBytes/8)))
+	case ctx.Err() == nil:
+		err = n.refusal(ctx, err, from, size, f)
+	}
+
+	return b, err
 }
 
 // Follows reports whether the batch continues the chain behind a block with a hash; zero: whatever block it is.
@@ -63,43 +72,17 @@ func (b *Batch) Follows(block common.Hash) bool { return block == (common.Hash{}
 // Never reports whether such a reading cannot be had of the node, whenever it is asked: it has refused all logs, logs
 // of contracts that are not named, or so old a block, for over a minute. A shorter time says nothing of the next one.
 func (n *Node) Never(from uint64, f *Filter) bool {
-	return n.oldHeaders.forGood(from) || n.oldLogs.forGood(from) || f.Addresses == nil && n.unnamed.forGood(0) || n.unfit()
+	return n.oldHeaders.forGood(from) || n.oldLogs.forGood(from) || n.anyLogs.forGood(0) ||
+		f.Addresses == nil && n.unnamed.forGood(0)
 }
 
 // errFewer means that the node is to be asked at once for fewer blocks.
 var errFewer = errors.New("refused, and fewer blocks are worth a try")
 
-// readPart reads the first blocks of a range: as many as the node is asked for at once. It says how many
-// answers that are large enough theirs makes.
-func (n *Node) readPart(ctx context.Context, from, to uint64, f *Filter) (b Batch, full float64,
-	err error) {
-	if ctx, err = n.rate.enter(ctx); err != nil {
-		return b, 0, err
-	}
-
-	defer n.rate.leave()
-	size := min(to-from+1, n.Span(f))
-	b, bytes, err := n.rangeLogs(ctx, from, from+size-1, f)
-	if err == nil {
-		n.gaveLogs()
-		full = fullness(len(b.Logs), bytes, int(n.cfg.MaxBytes/8))
-		n.span.answered(f, size, full)
-		n.rate.calmer(n.span.of(f).proven(float64(n.Span(f))))
-
-		return b, full, nil
-	}
-
-	if ctx.Err() != nil {
-		return b, 0, err
-	}
-
-	return b, 0, n.refusal(ctx, err, from, size, f)
-}
-
 // refusal learns from the refusal of a range, and says what the error is.
 func (n *Node) refusal(ctx context.Context, err error, from, size uint64, f *Filter) error {
 	kind := rpc.Classify(err)
-	said, isSaid := errors.AsType[*logsRefused](err)
+	_, isSaid := errors.AsType[*logsRefused](err)
 	if isSaid && !rpc.Shrinks(kind) && n.span.misread(size, kind) {
 		kind = rpc.Failed
 	}
@@ -112,7 +95,6 @@ func (n *Node) refusal(ctx context.Context, err error, from, size uint64, f *Fil
 			err = fmt.Errorf("%w: %w", ErrNoHistory, err)
 		}
 	case kind == rpc.Unsupported && isSaid, errors.Is(err, rpc.ErrGarbled), rpc.Shrinks(kind) && !notSent(err):
-		n.rate.calmer(false)
 		if size == 1 {
 			n.batches.doubt(2) // it may be what else was in the batch
 		}
@@ -122,12 +104,8 @@ func (n *Node) refusal(ctx context.Context, err error, from, size uint64, f *Fil
 			return errFewer
 		}
 
-		if isSaid && n.span.unfit() {
-			if n.answersNamed(ctx, from, f) {
-				return fmt.Errorf("%w: %w", ErrAddressRequired, err)
-			}
-
-			n.Blame(ctx, fmt.Errorf("%w: it says: %w", errUnfit, said.err))
+		if isSaid && !fewer && n.anyLogs.note(0) && n.answersNamed(ctx, from, f) {
+			return fmt.Errorf("%w: %w", ErrAddressRequired, err)
 		}
 	}
 
@@ -164,7 +142,7 @@ func (e *logsRefused) Unwrap() error { return e.err }
 
 // rangeLogs reads one range in one piece, and says how many bytes its logs had.
 func (n *Node) rangeLogs(ctx context.Context, from, to uint64, f *Filter) (Batch, int, error) {
-	b := Batch{From: from, To: to, Filter: f}
+	b := Batch{From: from, To: to, Filter: f, By: n}
 	heads := []*rpc.Call{rpc.ByNumber(to)}
 	if from != to {
 		heads = append(heads, rpc.ByNumber(from))
@@ -173,10 +151,6 @@ func (n *Node) rangeLogs(ctx context.Context, from, to uint64, f *Filter) (Batch
 	asked := n.cfg.Now()
 	a, err := n.logs(ctx, query{where: blockRange(from, to), filter: f, heads: heads, block: from == to,
 		answered: n.span.of(f).proven(float64(to - from + 1))})
-	if errors.Is(err, errLacksFirst) {
-		return b, 0, n.lacksFirst(ctx, from, to)
-	}
-
 	if err != nil {
 		return b, 0, err
 	}
@@ -199,46 +173,17 @@ func (n *Node) rangeLogs(ctx context.Context, from, to uint64, f *Filter) (Batch
 		return b, 0, err
 	}
 
+	n.oldHeaders.gave(from)
+	silent := n.Claim().Head.Number // up to this block it has given no logs
 	if len(a.logs) > 0 {
 		n.proves(asked)
-		n.logged.Store(min(n.logged.Load(), a.logs[0].BlockNumber))
-	} else if err := n.indexed(ctx, from); err != nil {
-		return b, a.bytes, err
-	}
-
-	n.oldHeaders.gave(from)
-	if len(a.logs) > 0 || from >= n.logged.Load() {
-		n.oldLogs.gave(from)
-	}
-
-	return b, a.bytes, nil
-}
-
-// errLacksFirst means that the node with the last block of a range lacks the first.
-var errLacksFirst = fmt.Errorf("%w: it has the last block of the range and not the first", rpc.ErrBehind)
-
-// lacksFirst is the error of a range with its last block and without its first: of a node, or a
-// machine behind its URL, that throws old blocks away, and may answer for the rest of the range, or
-// with an empty list.
-func (n *Node) lacksFirst(ctx context.Context, from, to uint64) error {
-	err := fmt.Errorf("%w: blocks %d and %d", errLacksFirst, to, from)
-	if n.keepsNot(ctx, from) {
-		return fmt.Errorf("%w: %w", ErrNoHistory, err)
-	}
-
-	return err
-}
-
-// keepsNot asks for an old block that was missing until it is there, or has been missing often
-// enough to count as thrown away.
-func (n *Node) keepsNot(ctx context.Context, block uint64) bool {
-	for !n.oldHeaders.note(block) {
-		if _, err := n.Header(ctx, block); !errors.Is(err, rpc.ErrBehind) && rpc.Classify(err) != rpc.Pruned {
-			return false
+		n.oldLogs.gave(a.logs[0].BlockNumber)
+		if silent = a.logs[0].BlockNumber - 1; !n.oldLogs.doubted() {
+			return b, a.bytes, nil
 		}
 	}
 
-	return true
+	return b, a.bytes, n.indexed(ctx, from, silent)
 }
 
 // logsOf asks for the logs of one block by its hash, and validates them against the header. Where there are none,
@@ -258,17 +203,22 @@ func (n *Node) readBlock(ctx context.Context, h rpc.Header, q query) (a logsAnsw
 	}
 
 	asked := n.cfg.Now()
-	q.where, q.block, q.answered = n.where(h), true, n.blocks.Load()
+	q.where, q.block, q.answered = n.where(h), true, n.anyLogs.given(0)
 	if a, err = n.logs(ctx, q); err != nil {
 		_, said := errors.AsType[*logsRefused](err)
 		if said && strings.Contains(strings.ToLower(err.Error()), "blockhash") {
 			n.byHash.note(0)
+			return a, err
+		}
+
+		if kind := rpc.Classify(err); said && (kind == rpc.Failed || kind == rpc.Unsupported) {
+			n.anyLogs.note(0)
 		}
 
 		return a, err
 	}
 
-	n.blocks.Store(true)
+	n.anyLogs.gave(0)
 
 	if q.heads != nil {
 		if found, err := a.head.Header(h.Number); err != nil {
@@ -327,6 +277,23 @@ func (n *Node) Parent(ctx context.Context, child rpc.Header) (h rpc.Header, err 
 	return h, nil
 }
 
+// ShowsParent makes sure that the node has the block before one that it has told of, and has not invented that. Of
+// several machines behind its URL one may be behind.
+func (n *Node) ShowsParent(ctx context.Context, h rpc.Header) error {
+	const tries = 4
+	for range tries {
+		_, err := n.Parent(ctx, h)
+		switch kind := rpc.Classify(err); {
+		case h.Number == 0 || err == nil:
+			return nil
+		case kind != rpc.Behind && kind != rpc.Invalid:
+			return err
+		}
+	}
+
+	return fmt.Errorf("%w: it told of block %d and does not show the block before it", rpc.ErrInvalid, h.Number)
+}
+
 // Headers asks for blocks by their numbers. With an error it returns those that it got.
 func (n *Node) Headers(ctx context.Context, numbers []uint64) ([]rpc.Header, error) {
 	calls := make([]*rpc.Call, len(numbers))
@@ -370,25 +337,22 @@ func (n *Node) Keeps(ctx context.Context, number uint64, hash common.Hash) (keep
 	return h.Hash == hash, head, err
 }
 
-// Lacks notes that the node does not have a block, as its error err says. A block that is more than
-// far blocks below its head is no matter of lag: a node that has the block below its head has
-// thrown it away (ErrNoHistory), and one that has not has invented its head.
+// Lacks notes that the node does not have a block, as its error err says. One that is more than far blocks below its
+// head is no matter of lag: it is asked for until it is there, or has been missing often enough to count as thrown away
+// (ErrNoHistory).
 func (n *Node) Lacks(ctx context.Context, block, far uint64, err error) error {
 	head := n.Claim().Head.Number
 	if head < block+far {
 		return err
 	}
 
-	if _, missing := n.Header(ctx, head-1); errors.Is(missing, rpc.ErrBehind) {
-		return fmt.Errorf("%w: it told of block %d and has neither block %d nor block %d", rpc.ErrInvalid,
-			head, head-1, block)
+	for believed := false; !believed; believed = n.oldHeaders.note(block) {
+		if _, missing := n.Header(ctx, block); !errors.Is(missing, rpc.ErrBehind) && rpc.Classify(missing) != rpc.Pruned {
+			return err
+		}
 	}
 
-	if !n.keepsNot(ctx, block) {
-		return err
-	}
-
-	return fmt.Errorf("%w: it told of block %d and does not have block %d", ErrNoHistory, head, block)
+	return fmt.Errorf("%w: it told of block %d and does not have block %d: %w", ErrNoHistory, head, block, err)
 }
 
 // query is one reading.
@@ -399,7 +363,6 @@ type query struct {
 	heads    []*rpc.Call           // headers that are asked for in every batch
 	block    bool                  // one block, which cannot be asked for in parts
 	answered bool                  // as many blocks were answered before
-	large    bool                  // it may have blockAnswer bytes; logs that have one part in 16 of that are left out
 }
 
 // logsAnswer is the answer to one reading, of all parts of a filter.
@@ -411,51 +374,59 @@ type logsAnswer struct {
 	bytes int
 }
 
-// logs asks for the logs of all of a filter's parts. Those of one block may be a large answer, if they have to.
-func (n *Node) logs(ctx context.Context, q query) (logsAnswer, error) {
-	defer func() {
-		if q.large {
-			<-n.cfg.Large
-		}
-	}()
-
-	for {
-		chunk := int(n.addresses.allowed())
-		named := min(chunk, len(q.filter.Addresses))
-		a, err := n.parts(ctx, q, q.filter.parts(chunk))
-		switch kind := rpc.Classify(err); {
-		case err == nil && q.filter.Addresses == nil:
-			n.unnamed.gave(0)
-		case kind == rpc.AddressRequired && q.filter.Addresses == nil:
-			n.unnamed.note(0)
-			return a, fmt.Errorf("%w: %w", ErrAddressRequired, err)
-		case errors.Is(err, rpc.ErrTooLarge) && q.block && !q.large:
-			select {
-			case n.cfg.Large <- struct{}{}:
-				q.large = true
-				continue
-			case <-ctx.Done():
-				return a, context.Cause(ctx)
+// logs asks for the logs of all of a filter's parts. Those of one block may be a large answer, if they have to: then logs
+// that have one part in 16 of it are left out.
+func (n *Node) logs(ctx context.Context, q query) (a logsAnswer, err error) {
+	ask := func(limit int64, large bool) error {
+		for {
+			chunk := int(n.addresses.allowed())
+			a, err = n.parts(ctx, q, q.filter.parts(chunk), limit, large)
+			named := min(chunk, len(q.filter.Addresses))
+			if rpc.Classify(err) != rpc.TooManyAddresses || named <= 1 {
+				return err
 			}
-		case errors.Is(err, rpc.ErrTooLarge) && q.block && q.filter.Addresses == nil:
-			return a, fmt.Errorf("the logs of one block: %w: set LOG_FILTER=addresses, which asks for those of escrows only",
-				err)
-		case kind == rpc.TooManyAddresses && named > 1:
-			n.addresses.refused(float64(named), 0)
-			continue
-		}
 
-		return a, err
+			n.addresses.refused(float64(named), 0)
+		}
 	}
+	if q.block {
+		err = n.large(ctx, ask)
+	} else {
+		err = ask(n.cfg.MaxBytes, false)
+	}
+
+	switch {
+	case q.filter.Addresses != nil:
+	case err == nil:
+		n.unnamed.gave(0)
+	case rpc.Classify(err) == rpc.AddressRequired:
+		n.unnamed.note(0)
+		err = fmt.Errorf("%w: %w", ErrAddressRequired, err)
+	case errors.Is(err, rpc.ErrTooLarge) && q.block:
+		err = fmt.Errorf("the logs of one block: %w: set LOG_FILTER=addresses, which asks for those of escrows only", err)
+	}
+
+	return a, err
 }
 
-func (n *Node) parts(ctx context.Context, q query, parts []string) (logsAnswer, error) {
-	a := logsAnswer{logs: []types.Log{}}
-	limit := n.cfg.MaxBytes
-	if q.large {
-		limit = blockAnswer
+// large asks for what a single block has. Of answers that are larger than others may be, one is read at a time.
+func (n *Node) large(ctx context.Context, ask func(limit int64, large bool) error) error {
+	err := ask(n.cfg.MaxBytes, false)
+	if !errors.Is(err, rpc.ErrTooLarge) {
+		return err
 	}
 
+	if n.cfg.Large.Acquire(ctx, 1) != nil {
+		return context.Cause(ctx)
+	}
+
+	defer n.cfg.Large.Release(1)
+
+	return ask(blockAnswer, true)
+}
+
+func (n *Node) parts(ctx context.Context, q query, parts []string, limit int64, large bool) (logsAnswer, error) {
+	a := logsAnswer{logs: []types.Log{}}
 	keep := q.keep
 	if keep == nil {
 		keep = q.filter.orOneStray()
@@ -470,7 +441,7 @@ func (n *Node) parts(ctx context.Context, q query, parts []string) (logsAnswer, 
 		calls := make([]*rpc.Call, 0, callsPerBatch)
 		for _, part := range some {
 			calls = append(calls, &rpc.Call{Method: rpc.GetLogs, Params: "[{" + q.where + part + "}]", Keep: keep,
-				PassLong: q.large})
+				PassLong: large})
 		}
 
 		for _, head := range q.heads {
@@ -496,13 +467,11 @@ func (n *Node) parts(ctx context.Context, q query, parts []string) (logsAnswer, 
 // add notes the answers of one batch.
 func (a *logsAnswer) add(calls, heads []*rpc.Call) error {
 	for i, head := range heads {
-		switch lacks := head.Null() || rpc.Classify(head.Err) == rpc.Behind; {
-		case head.Null() && i == 0:
-			return rpc.ErrBehind // without the last header the logs mean nothing
-		case lacks && i > 0:
-			return errLacksFirst
+		switch {
+		case head.Null():
+			return rpc.ErrBehind // without it the logs mean nothing
 		case head.Err != nil && i > 0:
-			return head.Err // the last header's is looked at by the reading that needs it
+			return rpc.AsBehind(head.Err) // the last header's is looked at by the reading that needs it
 		}
 	}
 

@@ -31,7 +31,7 @@ var errNoReceipts = fmt.Errorf("%w: it gives none", ErrUnproved)
 func (n *Node) ReadBlock(ctx context.Context, h rpc.Header, f *Filter) (match []types.Log, size int, proved bool,
 	err error) {
 	q := &rpc.Call{Method: rpc.GetReceipts, Params: `["` + h.Hash.Hex() + `"]`, Keep: ofBlock(h.Hash, f), Encode: h.Proved}
-	given := n.receipts.Load()
+	given := n.allReceipts.given(0)
 	together, err := n.receiptsOf(ctx, h, q)
 	match, size = append([]types.Log{}, q.Logs...), q.Bytes
 	proved = err == nil && h.Proved
@@ -90,7 +90,7 @@ func (n *Node) ReadProved(ctx context.Context, numbers []uint64, claimed func(ui
 			&rpc.Call{Method: rpc.GetReceipts, Params: `["` + hash.Hex() + `"]`, Keep: ofBlock(hash, f), Encode: true})
 	}
 
-	if n.sendLogs(ctx, bounds{limit: n.cfg.MaxBytes, answered: n.receipts.Load()}, calls) != nil {
+	if n.sendLogs(ctx, bounds{limit: n.cfg.MaxBytes, answered: n.allReceipts.given(0)}, calls) != nil {
 		return nil, nil, 0
 	}
 
@@ -122,13 +122,17 @@ func (n *Node) together(ctx context.Context, h rpc.Header, q *rpc.Call) error {
 		return errNoReceipts
 	}
 
-	err := n.readReceipts(ctx, h, q)
+	err := rpc.AsBehind(n.whole(ctx, q))
 	if err == nil {
-		n.receipts.Store(true)
+		err = n.ofHeader(h, q)
+	}
+
+	if err == nil {
+		n.allReceipts.gave(0)
 		return nil
 	}
 
-	given := n.receipts.Load()
+	given := n.allReceipts.given(0)
 	if refuses(err, given) {
 		if _, said := errors.AsType[*rpc.Error](err); said && !given {
 			n.allReceipts.note(0)
@@ -279,7 +283,7 @@ func (n *Node) raw(ctx context.Context, body *rpc.Call) error {
 // body asks for a block's transactions.
 func (n *Node) body(ctx context.Context, h rpc.Header) (*rpc.Call, error) {
 	q := &rpc.Call{Method: rpc.GetByHash, Params: `["` + h.Hash.Hex() + `",true]`, Encode: true}
-	err := n.large(ctx, q)
+	err := n.whole(ctx, q)
 	if err == nil && q.Null() {
 		err = rpc.ErrBehind
 	}
@@ -326,38 +330,20 @@ func unwilling(err error) bool {
 	return errors.Is(err, ErrAddressRequired)
 }
 
-// readReceipts asks for a block's receipts. ErrBehind: there are fewer than the block has transactions,
-// as of a machine without the block.
-func (n *Node) readReceipts(ctx context.Context, h rpc.Header, q *rpc.Call) error {
-	if err := n.large(ctx, q); err != nil {
-		return rpc.AsBehind(err)
-	}
+// whole asks for what a block has.
+func (n *Node) whole(ctx context.Context, q *rpc.Call) error {
+	answered := q.Method == rpc.GetReceipts && n.allReceipts.given(0)
 
-	return n.ofHeader(h, q)
+	return n.large(ctx, func(limit int64, large bool) error {
+		q.PassLong = large
+		err := n.sendLogs(ctx, bounds{limit: limit, answered: answered}, []*rpc.Call{q})
+
+		return cmp.Or(err, q.Err)
+	})
 }
 
-// large asks for what a block has. Of answers that are larger than others may be, one is read at a time.
-func (n *Node) large(ctx context.Context, q *rpc.Call) error {
-	b := bounds{limit: n.cfg.MaxBytes, answered: q.Method == rpc.GetReceipts && n.receipts.Load()}
-	err := n.sendLogs(ctx, b, []*rpc.Call{q})
-	if err = cmp.Or(err, q.Err); !errors.Is(err, rpc.ErrTooLarge) {
-		return err
-	}
-
-	select {
-	case n.cfg.Large <- struct{}{}:
-		defer func() { <-n.cfg.Large }()
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-
-	q.PassLong, b.limit = true, blockAnswer
-	err = n.sendLogs(ctx, b, []*rpc.Call{q})
-
-	return cmp.Or(err, q.Err)
-}
-
-// ofHeader tests that receipts are those of a block, by what they say.
+// ofHeader tests that receipts are those of a block, by what they say. ErrBehind: there are fewer than the block has
+// transactions, as of a machine without the block.
 func (n *Node) ofHeader(h rpc.Header, q *rpc.Call) error {
 	switch {
 	case h.Proved && h.Body == types.EmptyTxsHash && q.Receipts == 0 && !q.Null():

@@ -49,6 +49,15 @@ type Client interface {
 	Close()
 }
 
+type laterKey struct{}
+
+// Later marks what is asked under a context as work that can wait: polling, and reading a second time. What is read at
+// once goes before it where an endpoint limits its rate; over WebSocket its logs have a connection of their own.
+func Later(ctx context.Context) context.Context { return context.WithValue(ctx, laterKey{}, true) }
+
+// IsLater reports whether what is asked under a context can wait.
+func IsLater(ctx context.Context) bool { return ctx.Value(laterKey{}) != nil }
+
 // late reports whether a context ended because its time was over.
 func late(ctx context.Context) bool {
 	return errors.Is(ctx.Err(), context.DeadlineExceeded) || errors.Is(context.Cause(ctx), ErrSlow)

@@ -8,8 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"regexp"
-	"strconv"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -29,7 +28,8 @@ const (
 )
 
 // WS sends batches over a WebSocket connection, which the first use opens, and the next one after it broke opens
-// again. What is asked Apart has a second one: too large an answer ends its connection, and the announcements over it.
+// again. Large answers that can wait have a second one: too large an answer ends its connection, and the announcements
+// over it.
 type WS struct {
 	url         string
 	client      *http.Client // opens connections
@@ -85,14 +85,9 @@ func (t *WS) Close() {
 	t.wg.Wait()
 }
 
-type apartKey struct{}
-
-// Apart marks what is asked under a context as large and patient.
-func Apart(ctx context.Context) context.Context { return context.WithValue(ctx, apartKey{}, true) }
-
 // Exchange implements Client.
 func (t *WS) Exchange(ctx context.Context, calls []*Call, limit int64, arrived func()) (Traffic, error) {
-	conn, err := t.connect(ctx)
+	conn, err := t.connect(ctx, IsLater(ctx) && slices.ContainsFunc(calls, (*Call).Streams))
 	if err != nil {
 		return Traffic{}, err
 	}
@@ -100,10 +95,10 @@ func (t *WS) Exchange(ctx context.Context, calls []*Call, limit int64, arrived f
 	return t.over(ctx, conn, calls, limit, arrived)
 }
 
-// connect returns the connection for what is asked under ctx, opening it first where need be.
-func (t *WS) connect(ctx context.Context) (*wsConn, error) {
+// connect returns a connection, opening it first where need be.
+func (t *WS) connect(ctx context.Context, apart bool) (*wsConn, error) {
 	l := &t.main
-	if ctx.Value(apartKey{}) != nil {
+	if apart {
 		l = &t.apart
 	}
 
@@ -208,8 +203,9 @@ type wsConn struct {
 
 	mu       sync.Mutex
 	waiting  map[*wsWait]struct{}
-	answered int   // messages with answers, ever
-	cause    error // why it is over, or will be
+	answered int    // messages with answers, ever
+	arriving uint64 // the first id in the message that is arriving; 0: it has named none
+	cause    error  // why it is over, or will be
 }
 
 // wsWait is a batch that waits for its answer. The reader fills in the calls until delivered is closed.
@@ -343,7 +339,7 @@ func (c *wsConn) read() {
 				cause = m.broken
 			}
 
-			c.tooLarge(m.begin, m.broken)
+			c.tooLarge(m.broken)
 
 			return
 		case m.broken != nil:
@@ -378,6 +374,10 @@ func farewell(err error) error {
 func (c *wsConn) asked(id uint64, known bool) *Call {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if known {
+		c.arriving = cmp.Or(c.arriving, id)
+	}
+
 	if w := c.find(id); w != nil && known {
 		if w.arrived != nil {
 			w.arrived()
@@ -390,25 +390,13 @@ func (c *wsConn) asked(id uint64, known bool) *Call {
 	return nil
 }
 
-// firstID finds the id of an answer that begins with it, as most nodes write one.
-var firstID = regexp.MustCompile(`^[\s\[]*\{[^{}\[\]]*?"id"\s*:\s*([0-9]{1,19})[,\s]`)
-
-// tooLarge ends the batch that has too large an answer, so that it asks for less: the one
-// that the answer's beginning names, or else the only one that waits. The others' answers are merely lost.
-func (c *wsConn) tooLarge(begin []byte, err error) {
+// tooLarge ends the batch that has too large an answer, so that it asks for less: the one that the answer has named, or
+// else the only one that waits. The others' answers are merely lost.
+func (c *wsConn) tooLarge(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if found := firstID.FindSubmatch(begin[:min(len(begin), maxPage)]); found != nil {
-		id, _ := strconv.ParseUint(string(found[1]), 10, 64)
-		if w := c.find(id); w != nil {
-			c.finish(w, err)
-		}
-
-		return
-	}
-
 	for w := range c.waiting {
-		if len(c.waiting) == 1 {
+		if w == c.find(c.arriving) || c.arriving == 0 && len(c.waiting) == 1 {
 			c.finish(w, err)
 			return
 		}
@@ -435,6 +423,7 @@ func (p *progress) Read(b []byte) (int, error) {
 func (c *wsConn) route(m *message, list []response, single bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.arriving = 0
 	answers := len(list) == 0
 	for i := range list {
 		switch r := &list[i]; {

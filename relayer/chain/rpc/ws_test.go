@@ -139,7 +139,7 @@ func TestSocketWithTooLargeAnAnswer(t *testing.T) {
 // A large answer to what can wait ends neither a subscription nor what is asked at once.
 func TestSocketApart(t *testing.T) {
 	client := socket(t, func(body []byte) []byte {
-		if strings.Contains(string(body), "long") {
+		if strings.Contains(string(body), GetLogs) {
 			return fmt.Appendf(nil, `{"id":1,"result":"%s"}`, strings.Repeat("x", notificationLimit))
 		}
 
@@ -155,7 +155,7 @@ func TestSocketApart(t *testing.T) {
 	q, err := ask(ctx, Subscribe)
 	require.NoError(t, err)
 	for range 2 {
-		_, err = ask(Apart(ctx), "long")
+		_, err = ask(Later(ctx), GetLogs)
 		require.Error(t, err)
 	}
 
@@ -167,7 +167,7 @@ func TestSocketApart(t *testing.T) {
 	default:
 	}
 
-	_, err = ask(ctx, "long")
+	_, err = ask(ctx, GetLogs)
 	require.Error(t, err)
 	<-q.Subscription.Done
 }
