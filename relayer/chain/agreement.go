@@ -169,7 +169,7 @@ func (a *agreement) note(n *endpoint.Node, h Header) {
 
 // votes are the endpoints that show a block, by name. Held: mu.
 func (a *agreement) votes(h Header) (names []string) {
-	keeper := ""
+	var provers []string
 	for n, list := range a.said {
 		r, known := list[h.Number]
 		if !known || r.block.Hash != h.Hash || a.cfg.Now().Sub(r.at) >= viewHold {
@@ -177,13 +177,15 @@ func (a *agreement) votes(h Header) (names []string) {
 		}
 
 		if names = append(names, n.Name()); r.block.Proved {
-			keeper = n.Name()
+			provers = append(provers, n.Name())
 		}
 	}
 
 	slices.Sort(names)
-	if keeper != "" && len(names) > 1 {
-		a.laws.Headers.Kept(keeper, h.Number)
+	for _, name := range provers {
+		if len(names) > 1 {
+			a.laws.Headers.Kept(name, h.Number)
+		}
 	}
 
 	return names

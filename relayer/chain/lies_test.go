@@ -272,7 +272,7 @@ func TestCanonical(t *testing.T) {
 	h, err := s.Canonical(t.Context(), 10, common.Hash{})
 	require.NoError(t, err, "two of three")
 	require.Equal(t, chain.headers[10], h)
-	await(t, s, func(View) bool { return disagreements(t, s, s.nodes[1].Name()) == 1 })
+	await(t, s, func(View) bool { return disagreements(t, s, s.nodes[1].Name()) > 0 })
 }
 
 // A second reading is had from somebody else.

@@ -89,11 +89,12 @@ func (r *reader) proveClaims(ctx context.Context, b *Batch, claimed map[uint64][
 	map[uint64][]types.Log, error) {
 	hash := func(n uint64) common.Hash { return claimed[n][0].BlockHash }
 	var cast vote
+	var by *endpoint.Node
 	var found map[common.Hash][]types.Log
 	if r.flight.width() == endpoint.RangesInFlight {
 		_ = r.pool.ask(ctx, numbers[len(numbers)-1], nil, func(ctx context.Context, n *endpoint.Node) error {
 			headers, logs, size := n.ReadProved(ctx, numbers, hash, b.Filter)
-			found = logs
+			by, found = n, logs
 			if r.ring.add(headers...); len(headers) == len(numbers) {
 				cast = vote{n, headers}
 			}
@@ -112,7 +113,11 @@ func (r *reader) proveClaims(ctx context.Context, b *Batch, claimed map[uint64][
 	proved := map[uint64][]types.Log{}
 	for _, h := range headers {
 		logs, isProved := found[h.Hash]
-		if !isProved {
+		if isProved { // and the block is the chain's
+			if r.laws.Receipts.Kept(by.Name(), h.Number); len(logs) > 0 {
+				r.laws.Bodies.Kept(by.Name(), h.Number)
+			}
+		} else {
 			said, err := r.logsOf(ctx, h, b.Filter, nil)
 			if err != nil {
 				return nil, fmt.Errorf("prove block %d: %w", h.Number, err)

@@ -16,8 +16,8 @@ const rememberedFor = 10 * time.Minute
 // lack is something that a node does not give, of a block and those below it: headers, logs. It is believed after so
 // many answers in a row that say so: behind one URL one machine may keep less than others, or be far behind. It is
 // remembered for a while, and for twice as long with each time that the node says so again, up to rememberedFor. Said
-// again so often that it cannot be in passing, it is for good: of blocks below the lowest that the node has given it of.
-// Its methods may be called concurrently.
+// again so often that it cannot be in passing, it is for good: of blocks below the lowest that the node has given it
+// of. Its methods may be called concurrently.
 type lack struct {
 	now   func() time.Time
 	sure  int           // answers that are believed

@@ -15,7 +15,8 @@ func TestWhatWasGivenIsNotGoneForGood(t *testing.T) {
 		l := newLack(nullsBelieved, lostFirst, time.Now)
 		said := func(block uint64, times int) {
 			for range times {
-				for !l.note(block) {
+				for believed := false; !believed; {
+					believed = l.note(block)
 				}
 
 				<-time.After(time.Minute)

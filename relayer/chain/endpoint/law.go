@@ -28,8 +28,9 @@ func (f *Forgery) Unwrap() error { return rpc.ErrInvalid }
 // counts as one that hashes otherwise now.
 const upgradeAfter = time.Minute
 
-// Law is something that the hashes of a chain's blocks vouch for. That one endpoint's answer keeps it is
-// proof of that answer, and makes another one's that breaks it, about a block that is no newer, a forgery: until then
+// Law is something that the hashes of a chain's blocks vouch for. That one endpoint's answer about a block of the chain
+// keeps it is proof of that answer, and makes another one's that breaks it, about a block that is no newer, a forgery:
+// until then
 // the chain may have other rules from that block on, and the same answer of two is never a lie of either. Of a chain on
 // which no answer has kept it nothing is concluded. Its methods may be called concurrently.
 type Law struct {
@@ -115,7 +116,8 @@ func (l *Law) Holds() bool {
 	return l.holds
 }
 
-// Kept notes an answer about a block of the chain that keeps the law.
+// Kept notes an answer about a block of the chain that keeps the law. What others have said of blocks that are no
+// newer, and breaks it, is a forgery then.
 func (l *Law) Kept(endpoint string, block uint64) {
 	l.mu.Lock()
 	if l.shown != nil {
@@ -126,20 +128,11 @@ func (l *Law) Kept(endpoint string, block uint64) {
 		l.holds, l.lapsed = true, false
 	}
 
-	l.mu.Unlock()
-	l.Seen(endpoint, block)
-}
-
-// Seen notes an answer that keeps the law, about a block that need not be the chain's. What others have said of blocks
-// that are no newer, and breaks it, is a forgery then.
-func (l *Law) Seen(endpoint string, block uint64) {
-	l.mu.Lock()
 	l.kept[endpoint] = max(l.kept[endpoint], block)
+	delete(l.broken, endpoint)
 	var forged []breach
 	for other, b := range l.broken {
-		if other == endpoint {
-			delete(l.broken, other)
-		} else if b.block <= block {
+		if b.block <= block {
 			forged = append(forged, b)
 			delete(l.broken, other)
 		}
@@ -149,6 +142,13 @@ func (l *Law) Seen(endpoint string, block uint64) {
 	for _, b := range forged {
 		b.accuse()
 	}
+}
+
+// Seen notes an answer that keeps the law, about a block that need not be the chain's: it convicts nobody.
+func (l *Law) Seen(endpoint string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.broken, endpoint)
 }
 
 // Broken notes an endpoint's answer that breaks the law. It reports whether that is a forgery, and else calls accuse
@@ -199,7 +199,7 @@ const Remedy = "ask another endpoint too (RPC_URLS); if the chain itself hashes 
 func (l *link) authentic(ctx context.Context, h rpc.Header, claim []byte) error {
 	law := l.cfg.Laws.Headers
 	if h.Proved {
-		law.Seen(l.cfg.Name, h.Number)
+		law.Seen(l.cfg.Name)
 		return nil
 	}
 

@@ -47,8 +47,8 @@ func TestLawThatIsBroken(t *testing.T) {
 	require.Equal(t, "b", accused, "another keeps it at that height")
 	require.True(t, broken(two.Headers, "b", 9))
 	require.False(t, broken(two.Headers, "b", 10))
-	two.Headers.Seen("b", 10)
-	two.Headers.Seen("a", 11)
+	two.Headers.Seen("b")
+	two.Headers.Kept("a", 11)
 	require.Equal(t, "b", accused, "it has kept it since")
 
 	none := NewLaws(1, time.Now, slog.New(slog.DiscardHandler), nil) // PROOF=none

@@ -374,8 +374,8 @@ type logsAnswer struct {
 	bytes int
 }
 
-// logs asks for the logs of all of a filter's parts. Those of one block may be a large answer, if they have to: then logs
-// that have one part in 16 of it are left out.
+// logs asks for the logs of all of a filter's parts. Those of one block may be a large answer, if they have to: then
+// logs that have one part in 16 of it are left out.
 func (n *Node) logs(ctx context.Context, q query) (a logsAnswer, err error) {
 	ask := func(limit int64, large bool) error {
 		for {

@@ -62,11 +62,22 @@ func (n *Node) receiptsOf(ctx context.Context, h rpc.Header, q *rpc.Call) (toget
 	}
 
 	under, err := n.proveReceipts(ctx, h, q)
-	if err == nil && len(q.Logs) > 0 {
-		var body *rpc.Call
-		if body, err = n.body(ctx, h); err == nil {
-			err = n.ownTransactions(ctx, h, body, q, under)
-		}
+	if err != nil {
+		return together, err
+	}
+
+	n.cfg.Laws.Receipts.Kept(n.cfg.Name, h.Number)
+	if len(q.Logs) == 0 {
+		return together, nil
+	}
+
+	body, err := n.body(ctx, h)
+	if err == nil {
+		err = n.ownTransactions(ctx, h, body, q, under)
+	}
+
+	if err == nil {
+		n.cfg.Laws.Bodies.Kept(n.cfg.Name, h.Number)
 	}
 
 	return together, err
@@ -178,8 +189,6 @@ func (n *Node) proveReceipts(ctx context.Context, h rpc.Header, q *rpc.Call) (un
 		return 0, n.breaks(ctx, law, h, "the receipts", otherRoot, fmt.Appendf(nil, "%x", q.Encoded))
 	}
 
-	law.Kept(n.cfg.Name, h.Number)
-
 	return under, nil
 }
 
@@ -247,8 +256,6 @@ func (n *Node) ownTransactions(ctx context.Context, h rpc.Header, q, receipts *r
 		return n.breaks(ctx, law, h, "the transactions' hashes in the receipts", otherRoot,
 			fmt.Appendf(nil, "%x", receipts.Hashes))
 	}
-
-	law.Kept(n.cfg.Name, h.Number)
 
 	return nil
 }
