@@ -376,8 +376,8 @@ func (w *way) restore(ctx context.Context, f Fault) error {
 func (w *way) replace(ctx context.Context) error {
 	w.replacing.Lock()
 	defer w.replacing.Unlock()
-	if err := w.alone(ctx, `alter database relayer rename to `+goneName,
-		`alter database `+copyName+` rename to relayer`); err != nil {
+	if err := w.alone(ctx, `alter database relayer rename to `+goneName+ // in one transaction: it is always there
+		`; alter database `+copyName+` rename to relayer`); err != nil {
 		return err
 	}
 
