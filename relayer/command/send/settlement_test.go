@@ -161,7 +161,7 @@ func TestForgedBlocksUseNoNonce(t *testing.T) {
 			id := w.accept(w.command(command.Approve, w.escrow(1, 0), nil))
 			require.Eventually(t, func() bool {
 				w.mineAhead()
-				return lies.Hits() > 100 && nulls.Hits() > 40 || w.answer(id).State.Final()
+				return lies.Hits() > 30 && nulls.Hits() > 20 || w.answer(id).State.Final()
 			}, patience, 20*time.Millisecond)
 			require.Equal(t, command.Sent, w.answer(id).State)
 			nulls.Remove()
