@@ -192,9 +192,9 @@ func (r *reader) parent(ctx context.Context, child Header, least uint64) (h Head
 
 // Canonical returns the header at a height that is the chain's. What takes the place of the known block lies as deep as
 // what is processed: machines behind two endpoints may agree on a tip of a branch that the chain leaves. Where headers
-// prove no parents, it is two endpoints' word. Where one
-// endpoint is configured, each machine behind its URL with the newest head must have left that block; the word of one
-// of several takes nothing back. ErrBehind, ErrDisagree: which block is there is open.
+// prove no parents, it is two endpoints' word. Where one endpoint is configured, each machine behind its URL with the
+// newest head must have left that block; the word of one of several takes nothing back. ErrBehind, ErrDisagree: which
+// block is there is open.
 func (r *reader) Canonical(ctx context.Context, n uint64, known common.Hash) (Header, error) {
 	list, oneWord, err := r.canonical(ctx, vote{}, n)
 	if err == nil && list[0].Hash != known && !list[0].Proved && len(r.pool.nodes) > 1 {

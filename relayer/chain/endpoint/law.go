@@ -28,11 +28,10 @@ func (f *Forgery) Unwrap() error { return rpc.ErrInvalid }
 // counts as one that hashes otherwise now.
 const upgradeAfter = time.Minute
 
-// Law is something that the hashes of a chain's blocks vouch for. That one endpoint's answer about a block of the chain
-// keeps it is proof of that answer, and makes another one's that breaks it, about a block that is no newer, a forgery:
-// until then
-// the chain may have other rules from that block on, and the same answer of two is never a lie of either. Of a chain on
-// which no answer has kept it nothing is concluded. Its methods may be called concurrently.
+// Law is something that the hashes of a chain's blocks vouch for. An endpoint's answer about a block of the chain that
+// keeps it is proof of that answer, and makes another endpoint's that breaks it, about a block that is no newer, a
+// forgery. Until then the chain may have other rules from that block on, and the same answer of two is never a lie of
+// either. Of a chain on which no answer has kept the law nothing is concluded. Its methods may be called concurrently.
 type Law struct {
 	about string
 	*lawgiver
