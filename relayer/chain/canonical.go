@@ -87,7 +87,8 @@ func (r *reader) canonical(ctx context.Context, cast vote, numbers ...uint64) (l
 
 // buried returns the headers of from..to, to be processed. Where depth decides that (CONFIRMATIONS), they are
 // linked to a head that is as deep above them and leads through the tip: a head of another branch than the one
-// that is agreed on leaves open how deep a block lies.
+// that is agreed on leaves open how deep a block lies. Where a tag decides, the tip leads to them through a block that
+// an endpoint calls so: a number is final on the branch of its block only.
 func (r *reader) buried(ctx context.Context, from, to uint64) ([]Header, error) {
 	tip, _, err := r.outlook.agreement.Anchor(to)
 	if err != nil {
@@ -105,7 +106,19 @@ func (r *reader) buried(ctx context.Context, from, to uint64) ([]Header, error) 
 	}
 
 	if least <= tip.number {
-		return r.chain(ctx, from, to, anchor, anchor)
+		ways := r.outlook.tagged(to, anchor.number)
+		if len(ways) == 0 {
+			ways = []place{anchor}
+		}
+
+		var list []Header
+		for _, way := range ways {
+			if list, err = r.chain(ctx, from, to, way, anchor); err == nil {
+				break
+			}
+		}
+
+		return list, err
 	}
 
 	err = fmt.Errorf("%w: no endpoint in use has block %d, by which block %d is as deep as it has to be", ErrBehind,

@@ -188,7 +188,8 @@ func (f *follower) tagged(ctx context.Context, n *endpoint.Node, head uint64, ca
 	}
 
 	said := []tags{now}
-	if before := n.Claim(); f.cfg.tagsDecide() && (before.Final != now.final.Number || before.Safe != now.safe.Number) {
+	if before := n.Claim(); f.cfg.tagsDecide() &&
+		(before.Final.Number != now.final.Number || before.Safe.Number != now.safe.Number) {
 		said = append(said, f.askTags(ctx, n)...)
 	}
 

@@ -188,7 +188,7 @@ func TestFinalBlockThatNobodyVouchesFor(t *testing.T) {
 	}})
 	await(t, s, func(v View) bool { return v.Target == 90 })
 	n.set(func() { n.finalized = 60 })
-	await(t, s, func(View) bool { return s.nodes[0].Claim().Final == 60 })
+	await(t, s, func(View) bool { return s.nodes[0].Claim().Final.Number == 60 })
 	require.EqualValues(t, 90, s.View().Target, "an endpoint that lags does not turn the clock back")
 	offset.Store(int64(viewHold + time.Second))
 	await(t, s, func(v View) bool { return v.Target == 60 && v.Final == 60 && v.Head == 100 })
@@ -356,4 +356,38 @@ func TestHealthNamesTheMissingTag(t *testing.T) {
 	require.ErrorContains(t, s.Health(), "the head of the chain is not known yet")
 	require.ErrorContains(t, s.Health(),
 		"it does not know the finalized block: wait for it, or set FINALITY=confirmations")
+}
+
+// A number is final on the branch of its block only: where machines behind two URLs have stayed on a branch that the
+// chain has left, and others there name the final block, what the former have at that height is not processed.
+func TestATagIsOfItsBranch(t *testing.T) {
+	left := newChain(20, 1, 0)
+	chain := left.fork(15, 1, 1)
+	var urls []string
+	var nodes []*testNode
+	for range 2 {
+		n := startNode(t, left)
+		n.lie = func(_ string, params []json.RawMessage) (any, error) {
+			if len(params) > 0 && string(params[0]) == `"finalized"` {
+				return blockJSON(chain.headers[16]), nil
+			}
+
+			return nil, nil //nolint:nilnil // the truth
+		}
+		urls, nodes = append(urls, n.server.URL), append(nodes, n)
+	}
+
+	s := start(t, Config{URLs: urls, ChainID: 1, Finality: Finalized})
+	await(t, s, func(v View) bool { return v.Target == 16 && v.Head == 20 && allUp(s) })
+	for _, err := range s.Read(t.Context(), 1, 16, filterA()) {
+		require.ErrorIs(t, err, ErrDisagree)
+	}
+
+	for _, n := range nodes {
+		n.set(func() { n.chain, n.head = chain, 21 })
+	}
+
+	await(t, s, func(v View) bool { return v.Head == 21 })
+	got, _ := collect(t, s, 1, 16, filterA())
+	require.Equal(t, chain.all(1, 16), got)
 }

@@ -213,7 +213,7 @@ func (o *outlook) used(claims []endpoint.Claim) []endpoint.Claim {
 	}
 	for _, out := range []func(endpoint.Claim) bool{
 		func(c endpoint.Claim) bool { return !c.Serves },
-		func(c endpoint.Claim) bool { return o.cfg.tagsDecide() && o.tag(c).number == 0 },
+		func(c endpoint.Claim) bool { return o.cfg.tagsDecide() && o.tag(c).Number == 0 },
 		func(c endpoint.Claim) bool { return still(c) && !together(c) },
 		func(c endpoint.Claim) bool {
 			return now.Sub(time.Unix(int64(c.Head.Time), 0)) >= patience && !together(c)
@@ -237,12 +237,27 @@ func nodesOf(claims []endpoint.Claim) []*endpoint.Node {
 }
 
 // tag is the block that decides what is processed, as an endpoint says it; zero: it has not said.
-func (o *outlook) tag(c endpoint.Claim) (at struct{ number, time uint64 }) {
-	if at.number, at.time = c.Final, c.FinalTime; o.cfg.Finality == Safe {
-		at.number, at.time = c.Safe, c.SafeTime
+func (o *outlook) tag(c endpoint.Claim) Header {
+	if o.cfg.Finality == Safe {
+		return c.Safe
 	}
 
-	return at
+	return c.Final
+}
+
+// tagged are the blocks from..to that endpoints in use call safe, or final, where that decides what is processed.
+func (o *outlook) tagged(from, to uint64) (list []place) {
+	if !o.cfg.tagsDecide() {
+		return nil
+	}
+
+	for _, c := range o.claims() {
+		if h := o.tag(c); h.Number >= from && h.Number <= to {
+			list = append(list, place{h.Number, h.Hash})
+		}
+	}
+
+	return list
 }
 
 // secondOf returns the claim with the second highest number, of one alone that one: what two endpoints reach.
@@ -272,8 +287,8 @@ func (o *outlook) derive(used []endpoint.Claim) (next View, head Header) {
 	next.HeadTime = time.Unix(int64(head.Time), 0)
 	next.Target, next.TargetTime = next.Head-min(next.Head, o.depth()), next.HeadTime
 	if o.cfg.tagsDecide() {
-		at := o.tag(secondOf(used, func(c endpoint.Claim) uint64 { return o.tag(c).number }))
-		next.Target, next.TargetTime = at.number, time.Unix(int64(at.time), 0)
+		at := o.tag(secondOf(used, func(c endpoint.Claim) uint64 { return o.tag(c).Number }))
+		next.Target, next.TargetTime = at.Number, time.Unix(int64(at.Time), 0)
 	}
 
 	o.wanted = next.Target
@@ -283,11 +298,11 @@ func (o *outlook) derive(used []endpoint.Claim) (next View, head Header) {
 	// Too low costs requests, too high the check of parents.
 	deep := o.pace.atLeast(deepBlocks, deepTime)
 	final := func(c endpoint.Claim) uint64 {
-		if c.Final == 0 { // of use below only
+		if c.Final.Number == 0 { // of use below only
 			return c.Head.Number - min(c.Head.Number, deep)
 		}
 
-		return c.Final
+		return c.Final.Number
 	}
 	next.Final = min(next.Target, final(secondOf(used, final)))
 

@@ -54,10 +54,8 @@ type Claim struct {
 	Up, Serves  bool
 	Head        rpc.Header // zero: it has not said yet
 	Heard, Rose time.Time  // when it last told of its head, and of one above the one before
-	Safe, Final uint64     // zero: it does not know
-	// unix seconds, of those two blocks
-	SafeTime, FinalTime uint64
-	Tagged              time.Time // when it was asked for those
+	Safe, Final rpc.Header // zero: it does not know
+	Tagged      time.Time  // when it was asked for those
 }
 
 // Claim returns what the node last said of the chain.
@@ -101,8 +99,7 @@ func (n *Node) StandsStill(patience time.Duration) bool {
 func (n *Node) Tags(final, safe rpc.Header) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.claim.Final, n.claim.Safe, n.claim.Tagged = final.Number, safe.Number, n.cfg.Now()
-	n.claim.FinalTime, n.claim.SafeTime = final.Time, safe.Time
+	n.claim.Final, n.claim.Safe, n.claim.Tagged = final, safe, n.cfg.Now()
 }
 
 // Has reports whether the node may have a block and its logs: by its head, and unless it has shown that it threw it
