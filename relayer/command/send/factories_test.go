@@ -86,6 +86,8 @@ func TestAFactoryThatIsNotFinal(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, startSim(t))
 	w.escrow(1, 0)
+	require.Eventually(t, func() bool { return w.int(`select count(block_hash) from leadership`) > 0 }, patience,
+		10*time.Millisecond, "the leader has a block, at which calls are tried")
 	w.stopLedger()
 	second, err := testchain.Deploy(t.Context(), w.node)
 	require.NoError(t, err)
