@@ -108,9 +108,9 @@ func (c *Claimer) set(h Holding) {
 
 // Run checks the fleet every checkEvery, whenever hint fires, and when slots may be adopted, and
 // claims or yields slots. It returns nil when ctx ends, ErrFenced when another instance has claimed
-// what it held, or somebody has changed its slots by hand, and ErrStale when every check has failed
-// for Config.StaleAfter; until then it logs a database error and retries. A failed claim is retried
-// for ever: an instance that cannot claim sits out.
+// what it held, or somebody has changed its slots by hand, ErrUnseen when the fleet does not see this instance, and
+// ErrStale when every check has failed for Config.StaleAfter; until then it logs a database error and retries. A failed
+// claim is retried for ever: an instance that cannot claim sits out.
 func (c *Claimer) Run(ctx context.Context, hint <-chan struct{}) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()

@@ -3,8 +3,9 @@
 // The owner of an escrow's slot registers it, in the transaction that stores its EscrowDeployed. What an owner has
 // passed without it, the leader registers: a deployment that the owner did not see, or one of the past of a
 // factory that was added later. Such an escrow is late, and has a row in late_escrows: it is outside the cursor
-// of its slot. The owner catches it up, and removes the row in the transaction that commits the last of its past
-// events. From then on the slot's cursor covers the escrow, through every change of owner. So "late, in a slot of
+// of its slot. So is one that its owner registers before it has read all of its events (Postpone). The owner catches it
+// up (relayer/watch/late.go), and removes the row in the transaction that commits the last of its past
+// events (Advance). From then on the slot's cursor covers the escrow, through every change of owner. So "late, in a slot of
 // mine" is the one query by which an owner learns of escrows that it has not seen; a notification only hurries it.
 package registry
 
@@ -175,10 +176,10 @@ const (
 	Announced = `exists (select from events d
 		where d.chain_id = l.chain_id and d.block_number = l.deployed_block and d.log_index = l.log_index)`
 
-	// Open is the SQL for a late escrow l that its owner can catch up. One waits while the publication of its events is
+	// open is the SQL for a late escrow l that its owner can catch up. One waits while the publication of its events is
 	// requested: they come first. Another one waits for the second reading, once its owner has not seen its
 	// EscrowDeployed either.
-	Open = `(l.monitored < l.deployed_block or ` + Announced + `) and not exists (
+	open = `(l.monitored < l.deployed_block or ` + Announced + `) and not exists (
 		select from requests q where q.chain_id = l.chain_id and q.escrow = l.address)`
 )
 
@@ -190,7 +191,7 @@ const listLate = `
 		from escrows r join factories f on f.chain_id = r.chain_id and f.id = r.factory
 		where r.chain_id = l.chain_id and r.address = l.address limit 1) e
 	where chain_id = $1 and slot = any(array(select slot from slot_ownership where chain_id = $1 and owner = $2))
-	  and monitored >= $4 and monitored < $5 and deployed_block < $6 and ` + Open + `
+	  and monitored >= $4 and monitored < $5 and deployed_block < $6 and ` + open + `
 	order by monitored, deployed_block, log_index limit $3`
 
 // Loaded is an escrow of Load.

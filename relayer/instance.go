@@ -86,7 +86,7 @@ func (l *lastError) get() error {
 	return nil
 }
 
-// since is when a failure was first observed. The page observes every two seconds.
+// since is when a failure was first observed. The report does so every two seconds (report.go).
 type since struct{ at atomic.Int64 } // unix nanoseconds; 0: healthy
 
 // Instance is what this instance knows about itself, without asking the database or a node.

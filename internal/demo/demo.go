@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -19,7 +20,9 @@ import (
 
 	"github.com/fusion-prime/escrow-relayer/internal/lab"
 	"github.com/fusion-prime/escrow-relayer/internal/testchain"
+	"github.com/fusion-prime/escrow-relayer/internal/testpubsub"
 	"github.com/fusion-prime/escrow-relayer/registry"
+	"github.com/fusion-prime/escrow-relayer/relayer/message"
 )
 
 // Options of a demo.
@@ -416,11 +419,36 @@ func (s *scene) readPast(ctx context.Context, by string) error {
 	return nil
 }
 
-// reorganise takes back blocks whose events were published.
+// reorganise takes back blocks whose events were published. The chain stands still until they are, however far the
+// relayers are behind.
 func (s *scene) reorganise(ctx context.Context, c *chain) error {
-	head, err := c.lab.Head(ctx)
-	if err != nil || head < c.lab.Contracts.Block+depth+1 {
-		return err
+	ctx, end := context.WithTimeout(ctx, readyTimeout)
+	defer end()
+	c.sim.SetInterval(0)
+	defer c.sim.SetInterval(blockTime)
+	for published := false; !published; {
+		if err := c.sim.Mine(ctx, 1); err != nil {
+			return err
+		}
+
+		head, err := c.lab.Head(ctx)
+		if err != nil {
+			return err
+		}
+
+		if _, err := c.lab.Audit(ctx, head-confirmations); err != nil {
+			return err
+		}
+
+		if ctx.Err() != nil {
+			return fmt.Errorf("the events of chain %d up to block %d are not published within %s", c.id, head-confirmations,
+				readyTimeout)
+		}
+
+		published = slices.ContainsFunc(c.lab.Received.Messages(), func(m testpubsub.Message) bool {
+			number, _ := strconv.ParseUint(m.Attributes[message.AttrBlockNumber], 10, 64)
+			return number > head-depth
+		})
 	}
 
 	if err := c.sim.Reorg(ctx, depth, testchain.Drop); err != nil {

@@ -18,9 +18,9 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/redact"
 )
 
-// Config of one instance on one chain. The tags are the documentation that `run --help` and the README
-// show. The tag scope says where a configuration file may set a variable: chain, only in the entry of a
-// chain; process, only in the common part; none, in both.
+// Config of one instance on one chain. The tags are the documentation that `run --help` shows. The tag scope says
+// where a configuration file may set a variable: chain, only in the entry of a chain; process, only in the common part;
+// none, in both.
 type Config struct {
 	File string `env:"CONFIG_FILE" scope:"environment" help:"YAML file that lists the chains to follow, as --config; default: the one chain that these variables describe"`
 

@@ -1,5 +1,6 @@
-// Package ledger owns every transaction on events: what an owner commits for its slots, what the
-// leader commits for the factory, and the rollback of a reorganisation.
+// Package ledger stores events, and takes them back: what an owner commits for its slots, what the
+// leader commits for the factory, the repairs of the second reading, and the rollback of a reorganisation.
+// (Package outbox marks stored events apart; package retention removes those of ended escrows.)
 //
 // One processed range is one transaction: the cursor advances, under the epoch of the right's
 // holder, together with everything found in the range. An event is (block hash, log index); stored

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"math/big"
 	"slices"
 	"strings"
@@ -127,7 +128,7 @@ func (w *world) process(fork byte, events ...contract.Event) ledger.Result {
 
 // late are the late escrows.
 func (w *world) late() []registry.Late {
-	late, _, err := w.led.Late(w.t.Context(), w.slots, 0, 1000)
+	late, err := w.led.Late(w.t.Context(), registry.Range{Before: math.MaxInt64, Cursor: w.slots.Next}, 1000)
 	require.NoError(w.t, err)
 
 	return late

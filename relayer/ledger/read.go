@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/jackc/pgx/v5"
@@ -59,29 +58,9 @@ func (l *Ledger) position(ctx context.Context, query string, args ...any) (Posit
 	return p, nil
 }
 
-// Late returns at most limit late escrows in slots of this instance that the cursor has passed, at a position, the
-// furthest behind first. They continue at the block from or later; far reports whether others continue below it.
-func (l *Ledger) Late(ctx context.Context, at Position, from int64, limit int) (late []registry.Late, far bool,
-	err error) {
-	if err := l.cfg.DB.QueryRow(ctx, areFar, l.cfg.ChainID, from-1, l.cfg.InstanceID, at.Next).Scan(&far); err != nil {
-		return nil, false, fmt.Errorf("look for escrows far behind block %d: %w", from, err)
-	}
-
-	late, err = registry.ListLate(ctx, l.cfg.DB, l.cfg.ChainID, l.cfg.InstanceID,
-		registry.Range{From: from, Before: math.MaxInt64, Cursor: at.Next}, limit)
-
-	return late, far, err
-}
-
-const areFar = `
-	select exists (select from late_escrows l where l.chain_id = $1 and l.monitored < $2 and l.deployed_block < $4
-		and (select owner from slot_ownership s where s.chain_id = $1 and s.slot = l.slot) = $3 and ` + registry.Open + `)`
-
-// Far returns at most limit late escrows in slots of this instance that the cursor has passed, at a position, with a
-// catch-up that continues at the block from or later and below another, the furthest behind first.
-func (l *Ledger) Far(ctx context.Context, at Position, from, below int64, limit int) ([]registry.Late, error) {
-	return registry.ListLate(ctx, l.cfg.DB, l.cfg.ChainID, l.cfg.InstanceID,
-		registry.Range{From: from, Before: below, Cursor: at.Next}, limit)
+// Late is registry.ListLate for the slots of this instance.
+func (l *Ledger) Late(ctx context.Context, r registry.Range, limit int) ([]registry.Late, error) {
+	return registry.ListLate(ctx, l.cfg.DB, l.cfg.ChainID, l.cfg.InstanceID, r, limit)
 }
 
 // Blocks returns remembered blocks below a number, the highest first; at most limit.

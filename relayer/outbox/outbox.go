@@ -12,8 +12,8 @@
 // its event: the one at its place in events, or the one in orphaned_events; it is deleted once its
 // message was acknowledged.
 //
-// The owner of a slot is the only writer of its events and rows, one commit after the other. (Others
-// request what they want published: see package ledger.)
+// The owner of a slot alone adds to its log and its rows, one commit after the other. (Others request what they want
+// published: see package ledger.)
 package outbox
 
 import (

@@ -11,8 +11,8 @@ import (
 )
 
 // loop connects the parts: it passes them events, one after the other, and carries out their
-// decisions. Network calls run in other goroutines, which wait counts and which report through
-// answered, read and deleted; each channel has room for all that can be in flight. Everything else
+// decisions. Network calls run in other goroutines, which report through answered, read, deleted and
+// the channels of noting; each channel has room for all that can be in flight. Everything else
 // belongs to the goroutine of Run.
 type loop struct {
 	*shared
@@ -33,7 +33,7 @@ type loop struct {
 	read     chan readResult
 	deleted  chan error         // the outcome of a deletion
 	endTask  context.CancelFunc // ends the deletion in flight
-	wait     sync.WaitGroup     // for requests, readings, deletions
+	wait     sync.WaitGroup     // for all of those goroutines
 }
 
 // newLoop returns the loop of a publisher, with the handover of the tenure before it.

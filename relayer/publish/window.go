@@ -65,7 +65,7 @@ func (w *window) deleted(id outbox.ID) {
 	delete(w.ids, id)
 }
 
-// beginReading and endReading are called around a reading of the outbox.
+// beginReading and endReading are called around each reading.
 func (w *window) beginReading() { w.reading = true }
 
 func (w *window) endReading() {

@@ -52,10 +52,10 @@ func (w *SlotWatch) startFar(ctx context.Context) error {
 		return nil
 	}
 
-	late, err := w.cfg.Ledger.Far(ctx, w.at, w.skip, w.edge(), farAtOnce)
+	late, err := w.late(ctx, w.skip, w.edge(), farAtOnce)
 	if err == nil && len(late) == 0 && w.skip > 0 {
 		w.skip = 0
-		late, err = w.cfg.Ledger.Far(ctx, w.at, w.skip, w.edge(), farAtOnce)
+		late, err = w.late(ctx, w.skip, w.edge(), farAtOnce)
 	}
 
 	if err != nil || len(late) == 0 {

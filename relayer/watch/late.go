@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"math"
 	"slices"
 	"time"
 
@@ -33,25 +34,25 @@ func (w *SlotWatch) find(ctx context.Context) (err error) {
 	defer func() { w.told = w.told || err != nil }()
 
 	for {
-		late, far, err := w.cfg.Ledger.Late(ctx, w.at, w.edge(), w.cfg.LateAtOnce)
-		if err != nil {
+		if err := w.startFar(ctx); err != nil {
 			return err
 		}
 
-		if far {
-			if err := w.startFar(ctx); err != nil {
-				return err
-			}
-		}
-
-		if len(late) == 0 {
-			return nil
+		late, err := w.late(ctx, w.edge(), math.MaxInt64, w.cfg.LateAtOnce)
+		if err != nil || len(late) == 0 {
+			return err
 		}
 
 		if err := w.catchUp(ctx, late); err != nil {
 			return err
 		}
 	}
+}
+
+// late returns at most limit late escrows that the cursor has passed, and whose events are unread from
+// a block of from..before-1 on, the furthest behind first.
+func (w *SlotWatch) late(ctx context.Context, from, before int64, limit int) ([]registry.Late, error) {
+	return w.cfg.Ledger.Late(ctx, registry.Range{From: from, Before: before, Cursor: w.at.Next}, limit)
 }
 
 // mostStrangers bounds them: some 5 MB. With more, endpoints are asked for code.

@@ -3,7 +3,7 @@
 //
 //	/            the status page: rendered here, works without scripts; with them it asks for itself again
 //	/healthz     the process is alive; independent of everything else (the Front's, as the next two)
-//	/readyz      session, database and node are healthy; else 503, with the failing ones and the reasons
+//	/readyz      every check of fleet.Self passes (session, database, node, storing), each with its reason; else 503
 //	/metrics     Prometheus
 //	/status      what the page shows, as JSON
 //	/openapi.yaml  the description of all of the above, which a test compares with the handlers

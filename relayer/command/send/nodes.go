@@ -22,7 +22,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/column"
 )
 
-// Caller reaches the nodes: a *source.Source.
+// Caller reaches the nodes: a *chain.Source.
 type Caller interface {
 	View() chain.View
 	Changed() <-chan struct{}
