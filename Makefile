@@ -145,8 +145,8 @@ fuzz: ## each fuzz target for FUZZTIME (default 30s)
 	    echo "== $$pkg $$target"; go test -run '^$$' -fuzz "^$$target$$" -fuzztime $(or $(FUZZTIME),30s) $$pkg; done; done
 
 .PHONY: bench
-bench: ## measure: ONLY=name runs one figure, OUT=file.json also writes them as JSON
-	go run ./internal/bench/cmd/bench $(if $(ONLY),-only $(ONLY)) $(if $(OUT),-out $(OUT)) $(ARGS)
+bench: ## measure: ONLY=name runs one figure, ARGS="-bin FILE" another binary in the same way
+	go run ./internal/bench/cmd/bench $(if $(ONLY),-only $(ONLY)) $(ARGS)
 
 .PHONY: microbench
 microbench: ## Go benchmarks of decoding, matching, encoding and committing, with allocations: COUNT=n, BENCH=regexp; compare two outputs with benchstat

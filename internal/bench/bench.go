@@ -1,8 +1,5 @@
 // Package bench measures the relayer: real processes against a durable Postgres, a chain and
-// Google's Pub/Sub server on this machine.
-//
-// A figure is the median of its runs. What depends on the machine has its floor measured in the
-// same run, and the ratio beside it.
+// Google's Pub/Sub server on this machine. Its figures are those that a user decides by.
 package bench
 
 import (
@@ -20,12 +17,10 @@ import (
 // Options of a run.
 type Options struct {
 	Bin    string  // the relayer's binary
-	Base   string  // the binary of an earlier round, which Backfill measures beside it; empty: none
 	Scale  float64 // factor of all sizes; targets hold for 1
 	Runs   int     // per figure whose median is taken
 	Trials int     // per kind of failover
 	Blocks int     // that Live measures
-	Commit string  // what is measured
 	Log    io.Writer
 }
 
@@ -34,62 +29,41 @@ func (o *Options) scaled(n int) int { return max(1, int(float64(n)*o.Scale)) }
 
 func (o *Options) say(format string, args ...any) { fmt.Fprintf(o.Log, format+"\n", args...) }
 
-// Figure is one result.
+// Figure is one result: a quantile of its samples.
 type Figure struct {
-	Name   string    `json:"name"`
-	Value  float64   `json:"value"`
-	Unit   string    `json:"unit"`
-	Target float64   `json:"target,omitempty"` // zero: there is none
-	Met    *bool     `json:"met,omitempty"`    // nil without a target, and below full scale
-	Ratio  float64   `json:"ratio,omitempty"`  // to the floor measured in the same run
-	Runs   []float64 `json:"runs"`
-	Scale  float64   `json:"scale"`
-	Commit string    `json:"commit"`
+	Name, Unit  string
+	Q           float64 // 0.5: the median
+	Least, Most float64 // targets; zero: there is none
+	Needed      int     // samples for a verdict
+	Samples     []float64
 }
 
-// atLeast is a figure that should be large: the median of its runs.
-func (o *Options) atLeast(name, unit string, target float64, runs []float64) Figure {
-	return o.figure(name, unit, target, Quantile(runs, 0.5), runs, func(v float64) bool { return v >= target })
-}
-
-// unlessFew drops the verdict of a figure that has fewer samples than needed.
-func unlessFew(f Figure, samples, needed int) Figure {
-	if samples < needed {
-		f.Met = nil
-	}
-
-	return f
-}
-
-// atMost is one that should be small.
-func (o *Options) atMost(name, unit string, target, value float64, runs []float64) Figure {
-	return o.figure(name, unit, target, value, runs, func(v float64) bool { return v <= target })
-}
-
-// once is atMost of what is measured once.
-func (o *Options) once(name, unit string, target, value float64) Figure {
-	return o.atMost(name, unit, target, value, []float64{value})
-}
-
-func (o *Options) figure(name, unit string, target, value float64, runs []float64, met func(float64) bool) Figure {
-	f := Figure{Name: name, Value: value, Unit: unit, Target: target, Runs: runs, Scale: o.Scale, Commit: o.Commit}
-	if target > 0 && o.Scale >= 1 && len(runs) > 0 {
-		m := met(value)
-		f.Met = &m
-	}
-
-	return f
-}
-
-// Quantile of values by nearest rank; zero of none.
-func Quantile(values []float64, q float64) float64 {
-	if len(values) == 0 {
+// Value is the quantile by nearest rank; zero of no samples.
+func (f *Figure) Value() float64 {
+	if len(f.Samples) == 0 {
 		return 0
 	}
 
-	s := slices.Sorted(slices.Values(values))
+	s := slices.Sorted(slices.Values(f.Samples))
 
-	return s[max(0, int(math.Ceil(q*float64(len(s))))-1)]
+	return s[max(0, int(math.Ceil(f.Q*float64(len(s))))-1)]
+}
+
+// Verdict is the target and whether it is met; empty without one, below full scale, and with too few samples.
+func (f *Figure) Verdict(scale float64) string {
+	target, met := fmt.Sprintf("at least %g", f.Least), f.Value() >= f.Least
+	if f.Most > 0 {
+		target, met = fmt.Sprintf("at most %g", f.Most), f.Value() <= f.Most
+	}
+
+	switch {
+	case f.Least+f.Most == 0 || scale < 1 || len(f.Samples) < max(1, f.Needed):
+		return ""
+	case met:
+		return target + ": met"
+	}
+
+	return target + ": missed"
 }
 
 // Benchmark is what -only names, or those of one kind: what is before the dot.
@@ -118,38 +92,15 @@ func Names() string {
 }
 
 // Print writes a table.
-func Print(w io.Writer, figures []Figure) {
+func (o *Options) Print(w io.Writer, figures []Figure) {
 	t := table.NewWriter()
 	t.SetOutputMirror(w)
-	t.AppendHeader(table.Row{"name", "value", "unit", "target", "met", "ratio", "runs"})
+	t.AppendHeader(table.Row{"name", "value", "unit", "target", "samples"})
 	for _, f := range figures {
-		met, target, ratio := "", "", ""
-		if f.Met != nil {
-			met = fmt.Sprint(*f.Met)
-		}
-
-		if f.Target > 0 {
-			target = fmt.Sprintf("%.4g", f.Target)
-		}
-
-		if f.Ratio > 0 {
-			ratio = fmt.Sprintf("%.2f", f.Ratio)
-		}
-
-		t.AppendRow(table.Row{f.Name, fmt.Sprintf("%.*f", decimals(f.Value), f.Value), f.Unit, target, met,
-			ratio, len(f.Runs)})
+		t.AppendRow(table.Row{f.Name, fmt.Sprintf("%.4g", f.Value()), f.Unit, f.Verdict(o.Scale), len(f.Samples)})
 	}
 
 	t.Render()
-}
-
-// decimals to print of a value.
-func decimals(v float64) int {
-	if math.Abs(v) < 10 {
-		return 2
-	}
-
-	return 1
 }
 
 // perSecond is a rate.

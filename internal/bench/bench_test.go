@@ -24,25 +24,27 @@ func TestMain(m *testing.M) {
 	)...)
 }
 
-func TestQuantile(t *testing.T) {
+func TestFigures(t *testing.T) {
 	for _, c := range []struct {
-		values []float64
-		q      float64
-		want   float64
+		samples []float64
+		q, want float64
 	}{
 		{nil, 0.5, 0}, {[]float64{3}, 0.99, 3}, {[]float64{3, 1, 2}, 0.5, 2}, {[]float64{4, 3, 2, 1}, 0.5, 2},
 		{[]float64{1, 2, 3, 4}, 1, 4}, {[]float64{1, 2}, 0, 1},
 	} {
-		require.Equal(t, c.want, Quantile(c.values, c.q), "%v of %v", c.q, c.values)
+		require.Equal(t, c.want, (&Figure{Q: c.q, Samples: c.samples}).Value(), "%v of %v", c.q, c.samples)
 	}
-}
 
-func TestVerdicts(t *testing.T) {
-	o := &Options{Scale: 1, Commit: "c"}
-	require.True(t, *o.atLeast("a", "u", 2, []float64{1, 2, 3}).Met)
-	require.False(t, *o.atLeast("a", "u", 3, []float64{1, 2, 3}).Met)
-	require.False(t, *o.atMost("a", "u", 1, 2, []float64{2}).Met)
-	require.Nil(t, o.atMost("a", "u", 0, 2, []float64{2}).Met, "no target")
-	require.Nil(t, unlessFew(o.atMost("a", "u", 1, 2, []float64{2}), 1, 50).Met, "too few samples")
-	require.Nil(t, (&Options{Scale: 0.5}).atMost("a", "u", 1, 2, []float64{2}).Met, "below full scale")
+	two := []float64{1, 2, 3}
+	for want, f := range map[string]Figure{
+		"at least 2: met": {Least: 2, Q: 0.5, Samples: two}, "at least 3: missed": {Least: 3, Q: 0.5, Samples: two},
+		"at most 2: met": {Most: 2, Q: 0.5, Samples: two}, "at most 1: missed": {Most: 1, Q: 0.5, Samples: two},
+	} {
+		require.Equal(t, want, f.Verdict(1))
+		require.Empty(t, f.Verdict(0.5), "below full scale")
+		f.Needed = 50
+		require.Empty(t, f.Verdict(1), "too few samples")
+	}
+
+	require.Empty(t, (&Figure{Q: 0.5, Samples: two}).Verdict(1), "no target")
 }

@@ -26,14 +26,14 @@ type books struct {
 }
 
 type commandRow struct {
-	ID, Sender, Kind, Escrow, Effect, Requester, State, Code string
-	Winner, TxHash, BlockHash, FeePaid, EventID              string // empty: none
-	Nonce                                                    *int64
-	MaxFee                                                   string
-	ExpiresAt, ReceivedAt                                    time.Time
-	AnsweredAt                                               *time.Time
-	Reopened                                                 int
-	Block                                                    *int64
+	ID, Sender, Escrow, Effect, State, Code     string
+	Winner, TxHash, BlockHash, FeePaid, EventID string // empty: none
+	Nonce                                       *int64
+	MaxFee                                      string
+	ExpiresAt, ReceivedAt                       time.Time
+	AnsweredAt                                  *time.Time
+	Reopened                                    int
+	Block                                       *int64
 }
 
 type attemptRow struct {
@@ -47,7 +47,7 @@ type querier interface {
 
 func readBooks(ctx context.Context, db querier) (*books, error) {
 	b := &books{map[string]commandRow{}, map[common.Hash]attemptRow{}}
-	rows, _ := db.Query(ctx, `select command_id, sender, kind, escrow, effect, requester, state, code,
+	rows, _ := db.Query(ctx, `select command_id, sender, escrow, effect, state, code,
 		coalesce(winner, ''), coalesce(tx_hash, ''), coalesce(block_hash, ''), coalesce(fee_paid::text, ''),
 		coalesce(event_id, ''), nonce, max_fee::text, expires_at, received_at, answered_at, reopened, block_number
 		from commands where requester <> $1`, past)
@@ -319,11 +319,10 @@ func (w *way) check(ctx context.Context, v *Verdict) error {
 	c.transactions()
 	c.conflicts()
 	c.requesters()
-	for _, row := range now.commands {
-		c.command(row)
-	}
+	c.answered()
+	c.receipts()
 
-	return c.events(ctx)
+	return nil
 }
 
 // checker is one comparison.
@@ -389,8 +388,7 @@ func (c *checker) transactions() {
 			row, known = c.w.lost.commands[a.CommandID]
 		}
 
-		paid := new(big.Int).Mul(m.receipt.EffectiveGasPrice, new(big.Int).SetUint64(m.receipt.GasUsed))
-		fees[m.from].Add(fees[m.from], paid)
+		fees[m.from].Add(fees[m.from], m.paid())
 		worst := new(big.Int).Mul(m.tx.GasFeeCap(), new(big.Int).SetUint64(m.tx.Gas()))
 		limit, _ := new(big.Int).SetString(row.MaxFee, 10)
 		if !known || worst.Cmp(limit) > 0 || worst.Cmp(big.NewInt(commandMaxFee)) > 0 {
@@ -523,14 +521,15 @@ func (c *checker) requesters() {
 		case a.forged || a.id == "":
 		case a.want != "":
 			c.refusal(a)
-		case stored && slices.Contains(forbidden, row.Code):
+		case stored && row.Code != "" && strings.Contains(forbidden, "'"+row.Code+"'"):
 			c.v.wrong("C8: refused though the policy allows it: command %s is %s %s", a.id, row.State, row.Code)
 		}
 	}
 }
 
-// forbidden are the codes of a refusal that blames the request itself: when it comes in, or before it is signed.
-var forbidden = []string{command.CodeNotAllowed, command.CodeSignature, command.CodeMalformed}
+// forbidden are the codes, as a list in SQL, of a refusal that blames the request itself: when it comes in, or before it
+// is signed.
+const forbidden = "'" + command.CodeNotAllowed + "', '" + command.CodeSignature + "', '" + command.CodeMalformed + "'"
 
 // refusal: C8. What its requester may not ask for is refused with the right code, and nothing was sent.
 func (c *checker) refusal(a *ask) {
@@ -545,183 +544,120 @@ func (c *checker) refusal(a *ask) {
 	}
 }
 
-// command: C4 and C6. Its final answer is on the topic, the table says the same, and the chain agrees.
-func (c *checker) command(row commandRow) {
-	c.v.Commands[row.State]++
-	if row.AnsweredAt == nil {
-		return // settle has said so
-	}
-
-	c.answered(row)
-	c.final(row)
-	c.signed(row)
-	if row.Requester == send.KeeperName && slices.Contains(forbidden, row.Code) {
-		c.v.wrong("C8: refused though it is the keeper's own: command %s is %s %s", row.ID, row.State, row.Code)
-	}
-
-	switch command.State(row.State) {
-	case command.Done, command.DoneLate, command.Reverted, command.Voided:
-		c.receipt(row)
-	case command.Superseded:
-		if _, halted := c.w.halted[common.HexToAddress(row.Sender)]; !halted {
-			c.v.wrong("C4: %s is superseded, though the key of %s was not used elsewhere", row.ID, row.Sender)
+// answered: C4 and C5. The newest revision on the topic is what the table says, and no answer rests on a block that
+// was not final when it was given, so none is taken back unless a reorganisation goes deeper than that.
+func (c *checker) answered() {
+	told, rows := map[string]string{}, map[string]string{}
+	for id, row := range c.now.commands {
+		c.v.Commands[row.State]++
+		if row.AnsweredAt == nil {
+			continue // settle has said so
 		}
 
-		fallthrough
-	case command.Expired, command.Cancelled, command.Refused, command.Already:
-		for hash, m := range c.chain {
-			if a, ok := c.now.attempt(hash); ok && a.CommandID == row.ID && a.Purpose == "call" && m.receipt.Status == 1 {
-				c.v.wrong("C4: %s was answered as %s, and its transaction %s succeeded", row.ID, row.State, hash)
+		rows[id] = fmt.Sprintf("%s %s winner %q by %s in block %s, event %s, for %s wei", row.State, row.Code, row.Winner,
+			row.TxHash, row.BlockHash, row.EventID, row.FeePaid)
+		if a, ok := c.last(id); ok {
+			told[id] = fmt.Sprintf("%s %s winner %q by %s in block %s, event %s, for %s wei", a.State, a.Code, a.Winner,
+				a.Transaction, a.BlockHash, a.EventID, a.FeePaid)
+		}
+
+		_, halted := c.w.halted[common.HexToAddress(row.Sender)]
+		head := c.w.run.chain.HeadAt(*row.AnsweredAt)
+		for says, is := range map[string]bool{
+			"C4: it is answered": !command.State(row.State).Final(),
+			"C4: superseded, though the key was not used elsewhere": row.State == string(command.Superseded) && !halted,
+			"C4: answered before finality: it was reopened":         row.Reopened > 0 && !c.w.run.plan.Deep(),
+			fmt.Sprintf("C4: answered before finality: the newest block was %d", head): row.Block != nil &&
+				uint64(*row.Block)+uint64(c.w.run.plan.Confirmations) > head,
+			"C5: lost against nobody": row.State == string(command.Refused) && row.Code == command.CodeConflict &&
+				row.Winner == "",
+		} {
+			if is {
+				c.v.wrong("%s: %+v", says, row)
 			}
 		}
-	default:
-		c.v.wrong("C4: %s is answered and %s", row.ID, row.State)
 	}
+
+	c.v.differ("C4: ", "in the table", rows, "answered", told)
 }
 
-// final: C4. No answer rests on a block that was not final when it was given, and so none is taken
-// back unless a reorganisation goes deeper than that.
-func (c *checker) final(row commandRow) {
-	p := &c.w.run.plan
-	if row.Reopened > 0 && !p.Deep() {
-		c.v.wrong("C4: answered before finality: %s was reopened, though no reorganisation went deeper than the confirmations",
-			row.ID)
-	}
-
-	if row.Block == nil {
-		return
-	}
-
-	if head := c.w.run.chain.HeadAt(*row.AnsweredAt); uint64(*row.Block)+uint64(p.Confirmations) > head {
-		c.v.wrong("C4: answered before finality: %s is %s by block %d, when the newest block was %d", row.ID, row.State,
-			*row.Block, head)
-	}
-}
-
-// answered: the newest revision on the topic is what the table says.
-func (c *checker) answered(row commandRow) {
-	got := slices.DeleteFunc(slices.Clone(c.answers[row.ID]),
+// last is the newest answer to a command. Those before it are final and reopened in turn.
+func (c *checker) last(id string) (last command.Answer, ok bool) {
+	got := slices.DeleteFunc(slices.Clone(c.answers[id]),
 		func(a command.Answer) bool { return a.Revision == 0 }) // to messages that were not stored
 	if len(got) == 0 {
-		c.v.wrong("C4: no answer to %s, which is %s", row.ID, row.State)
-		return
+		return last, false
 	}
 
-	last := slices.MaxFunc(got, func(a, b command.Answer) int { return a.Revision - b.Revision })
-	if c.w.lost != nil {
-		last = got[len(got)-1]
-	}
-
-	if string(last.State) != row.State || last.Code != row.Code || last.Transaction != row.TxHash ||
-		last.BlockHash != row.BlockHash || last.EventID != row.EventID || last.FeePaid != row.FeePaid {
-		c.v.wrong("C4: the last answer to %s is %+v, the table says %+v", row.ID, last, row)
+	if c.w.lost != nil { // revisions have begun anew
+		return got[len(got)-1], true
 	}
 
 	revisions := map[int]command.State{}
 	for _, a := range got {
 		revisions[a.Revision] = a.State
-	}
-
-	for n := 1; n <= last.Revision && c.w.lost == nil; n++ {
-		state, ok := revisions[n]
-		if !ok || (n%2 == 0) != (state == command.Reopened) {
-			c.v.wrong("C4: revision %d of the answers to %s is %q", n, row.ID, state)
+		if a.Revision >= last.Revision {
+			last = a
 		}
 	}
 
-	if row.State == string(command.Refused) && row.Code == command.CodeConflict {
-		if row.Winner == "" || last.Winner != row.Winner {
-			c.v.wrong("C5: %s lost against %q, its answer names %q", row.ID, row.Winner, last.Winner)
+	for n := 1; n <= last.Revision; n++ {
+		if state, ok := revisions[n]; !ok || (n%2 == 0) != (state == command.Reopened) {
+			c.v.wrong("C4: revision %d of the answers to %s is %q", n, id, state)
 		}
 	}
+
+	return last, true
 }
 
-// signed: C6, and nothing for what was answered without.
-func (c *checker) signed(row commandRow) {
-	var first time.Time
-	for _, a := range c.now.attempts {
-		if a.CommandID == row.ID && a.Purpose == "call" && (first.IsZero() || a.SignedAt.Before(first)) {
-			first = a.SignedAt
+// receipts: C4. What final states say of transactions is what the chain says: of those that they name, and of every one
+// that succeeded.
+func (c *checker) receipts() {
+	says, chain := map[string]string{}, map[string]string{}
+	name := func(hash, id string) string { return fmt.Sprintf("%s of command %s", hash, id) }
+	for id, row := range c.now.commands {
+		switch command.State(row.State) {
+		case command.Done, command.DoneLate, command.Reverted, command.Voided:
+			says[name(row.TxHash, id)] = fmt.Sprintf("%s in block %s for %s wei", row.State, row.BlockHash, row.FeePaid)
 		}
 	}
 
-	// The signature comes before the look at the clock, and that before the row's own time.
-	if first.After(row.ExpiresAt.Add(statementTime)) {
-		c.v.wrong("C6: %s expired at %s and was signed for at %s", row.ID, row.ExpiresAt, first)
+	for hash, m := range c.chain {
+		a, _ := c.attempt(hash)
+		_, recorded := c.now.attempt(hash)
+		row, known := c.now.commands[a.CommandID]
+		key := name(hash.Hex(), a.CommandID)
+		_, named := says[key]
+		succeeded := recorded && a.Purpose == "call" && m.receipt.Status == 1
+		if known && row.AnsweredAt != nil && (named || succeeded) {
+			chain[key] = fmt.Sprintf("%s in block %s for %s wei", m.outcome(a.Purpose, row), m.receipt.BlockHash, m.paid())
+		}
 	}
+
+	c.v.differ("C4: ", "answered", says, "on the chain", chain)
 }
 
-// statementTime is how long a transaction of the database may take between two statements while it is disturbed.
-const statementTime = 20 * time.Second
-
-// receipt: what a final state says of its transaction is what the chain says.
-func (c *checker) receipt(row commandRow) {
-	if row.TxHash == "" || row.BlockHash == "" {
-		c.v.wrong("C4: %s is %s without a transaction", row.ID, row.State)
-		return
-	}
-
-	m, ok := c.chain[common.HexToHash(row.TxHash)]
-	if !ok || m.receipt.BlockHash.Hex() != row.BlockHash {
-		c.v.wrong("C4: %s is %s by %s in block %s, which the chain does not have", row.ID, row.State, row.TxHash, row.BlockHash)
-		return
-	}
-
-	a, _ := c.attempt(m.tx.Hash())
-	paid := new(big.Int).Mul(m.receipt.EffectiveGasPrice, new(big.Int).SetUint64(m.receipt.GasUsed)).String()
-	late := m.time > uint64(row.ExpiresAt.Unix())
+// outcome is the state that a command has by its transaction.
+func (m mined) outcome(purpose string, row commandRow) command.State {
 	acted := m.receipt.Status == 1 && slices.ContainsFunc(m.receipt.Logs, func(l *types.Log) bool {
 		return strings.EqualFold(l.Address.Hex(), row.Escrow)
 	})
-	var fits bool
-	switch command.State(row.State) {
-	case command.Done:
-		fits = a.Purpose == "call" && acted && !late
-	case command.DoneLate:
-		fits = a.Purpose == "call" && acted && late
-	case command.Reverted:
-		fits = a.Purpose == "call" && !acted
-	default:
-		fits = a.Purpose == "void" && m.receipt.Status == 1 && *m.tx.To() == m.from && m.tx.Value().Sign() == 0 &&
-			len(m.tx.Data()) == 0
+	switch {
+	case purpose == "void" && m.receipt.Status == 1 && *m.tx.To() == m.from && m.tx.Value().Sign() == 0 &&
+		len(m.tx.Data()) == 0:
+		return command.Voided
+	case purpose != "call":
+		return ""
+	case !acted:
+		return command.Reverted
+	case m.time > uint64(row.ExpiresAt.Unix()):
+		return command.DoneLate
 	}
 
-	if !fits || a.CommandID != row.ID || row.FeePaid != paid {
-		c.v.wrong("C4: %s is %s %s, which its receipt contradicts: a %s of %s with status %d, %d logs, late %v, paid %s not %v",
-			row.ID, row.State, row.Code, a.Purpose, a.CommandID, m.receipt.Status, len(m.receipt.Logs), late, paid, row.FeePaid)
-	}
+	return command.Done
 }
 
-// eventOfKind is the event that a command asks for.
-var eventOfKind = map[string]string{"approve": "Approved", "release": "EscrowReleased", "refund": "EscrowRefunded",
-	"create": "EscrowDeployed"}
-
-// events: an answer names the stored event that a command caused, or that had done it already.
-func (c *checker) events(ctx context.Context) error {
-	for _, row := range c.now.commands {
-		state := command.State(row.State)
-		if state != command.Done && state != command.DoneLate && state != command.Already {
-			continue
-		}
-
-		if row.EventID == "" || row.BlockHash == "" {
-			c.v.wrong("C4: %s is %s without an event", row.ID, row.State)
-			continue
-		}
-
-		var fits bool
-		if err := c.w.run.lab.DB.QueryRow(ctx, `select exists (select from processed_events where event_id = $1
-			and state = 'canonical' and event_type = $2
-			and escrow = $3 and block_hash = $4 and (event_type <> 'Approved' or lower(args ->> 'approver') = $5))`,
-			row.EventID, eventOfKind[row.Kind], row.Escrow, row.BlockHash, row.Sender).Scan(&fits); err != nil {
-			return fmt.Errorf("look for event %s: %w", row.EventID, err)
-		}
-
-		if !fits {
-			c.v.wrong("C4: %s is %s by event %s in block %s, which is not stored", row.ID, row.State,
-				row.EventID, row.BlockHash)
-		}
-	}
-
-	return nil
+// paid is the fee of a transaction, in wei.
+func (m mined) paid() *big.Int {
+	return new(big.Int).Mul(m.receipt.EffectiveGasPrice, new(big.Int).SetUint64(m.receipt.GasUsed))
 }

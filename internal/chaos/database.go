@@ -212,66 +212,65 @@ func (r *run) instrument(ctx context.Context) error {
 	return nil
 }
 
-// database makes Postgres itself fail. It may be down for another fault: then this one has no effect.
-func (r *run) database(ctx context.Context, f Fault) error {
-	switch f.Kind {
-	case Session:
-		r.terminate(ctx, `application_name = 'escrow-relayer/r`+strconv.Itoa(f.Who)+`' and exists (select from pg_locks l where l.pid = a.pid and l.locktype = 'advisory')`)
-	case Backends:
-		r.terminate(ctx, `application_name like 'escrow-relayer/%'`)
-	case Flap:
-		r.flap(ctx, f.For)
-	case BackendKill:
-		return r.killBackend(ctx)
-	case DBCancel:
-		r.repeat(ctx, f.For, 20*time.Millisecond, func() {
-			_, _ = r.lab.DB.Exec(ctx,
-				`select pg_cancel_backend(pid) from pg_stat_activity where application_name like 'escrow-relayer/%'
-					and state = 'active'`)
-		})
-	case Restart:
-		return r.restart(ctx, testpg.Fast, 0)
-	case Crash:
-		return r.restart(ctx, testpg.Immediate, 0)
-	case DBDown:
-		mode := testpg.Immediate
-		if f.Keep {
-			mode = testpg.Fast
-		}
+// Connections, in the words of pg_stat_activity; {who} is the number of an instance.
+const (
+	ofFleet    = `application_name like 'escrow-relayer/%'`
+	ofInstance = `application_name = 'escrow-relayer/r{who}'`
+)
 
-		return r.restart(ctx, mode, f.For)
-	case DBRefuse:
-		if _, err := r.lab.DB.Exec(ctx, `insert into chaos_refusal values ($1)`, refusals[f.N]); err == nil {
-			pause(ctx, f.For)
-		}
-
-		return r.surely(ctx, `delete from chaos_refusal`)
-	case DBConnections:
-		r.takeConnections(ctx, f)
-	case DBLocks:
-		r.lock(ctx, f.For, `select from leadership for update`,
-			`select from cursors order by chain_id, instance_id for update`)
-	case DBDeadlock:
-		end := time.Now().Add(f.For)
-		for time.Now().Before(end) && ctx.Err() == nil {
-			// A commit locks its cursor and then remembers a block: here it is the other way round, and it
-			// is the commit that Postgres ends.
-			r.lock(ctx, 0, `set local deadlock_timeout = '20s'`,
-				`insert into chain_blocks select chain_id, n, 'nobody''s' from cursors,
-					generate_series(next_block, next_block + 8) n on conflict do nothing`,
-				`select pg_sleep(0.05)`, `select from cursors order by chain_id, instance_id for update`)
-		}
+// terminates ends connections. Postgres may be down for another fault, here and in those below: then this one has no
+// effect.
+func terminates(where string) func(*run, context.Context, Fault) error {
+	return func(r *run, ctx context.Context, f Fault) error {
+		r.terminate(ctx, strings.ReplaceAll(where, "{who}", strconv.Itoa(f.Who)))
+		return nil
 	}
+}
+
+// flap ends the session of whichever instance leads, again and again.
+func (r *run) flap(ctx context.Context, f Fault) error {
+	leads := fmt.Sprintf(`exists (select from pg_locks l where l.pid = a.pid and l.locktype = 'advisory' and l.granted
+		and (l.classid::bigint << 32 | l.objid::bigint) = lock_key('%s', %d, ''))`,
+		election.Leader, r.chain.ChainID().Int64())
+	r.repeat(ctx, f.For, 250*time.Millisecond, func() { r.terminate(ctx, leads) })
 
 	return nil
 }
 
-// flap ends the session of whichever instance leads, again and again.
-func (r *run) flap(ctx context.Context, d time.Duration) {
-	leads := fmt.Sprintf(`exists (select from pg_locks l where l.pid = a.pid and l.locktype = 'advisory' and l.granted
-		and (l.classid::bigint << 32 | l.objid::bigint) = lock_key('%s', %d, ''))`,
-		election.Leader, r.chain.ChainID().Int64())
-	r.repeat(ctx, d, 250*time.Millisecond, func() { r.terminate(ctx, leads) })
+func (r *run) cancelStatements(ctx context.Context, f Fault) error {
+	r.repeat(ctx, f.For, 20*time.Millisecond, func() {
+		_, _ = r.lab.DB.Exec(ctx, `select pg_cancel_backend(pid) from pg_stat_activity where state = 'active' and `+ofFleet)
+	})
+
+	return nil
+}
+
+func (r *run) refuse(ctx context.Context, f Fault) error {
+	if _, err := r.lab.DB.Exec(ctx, `insert into chaos_refusal values ($1)`, refusals[f.N]); err == nil {
+		pause(ctx, f.For)
+	}
+
+	return r.surely(ctx, `delete from chaos_refusal`)
+}
+
+// lockCursors locks the rows that commits need.
+const lockCursors = `select from cursors order by chain_id, instance_id for update`
+
+func (r *run) lockRows(ctx context.Context, f Fault) error {
+	r.lock(ctx, f.For, `select from leadership for update`, lockCursors)
+	return nil
+}
+
+// deadlock makes that of a commit, which locks its cursor and then remembers a block: here it is the other way round,
+// and it is the commit that Postgres ends.
+func (r *run) deadlock(ctx context.Context, f Fault) error {
+	r.repeat(ctx, f.For, 0, func() {
+		r.lock(ctx, 0, `set local deadlock_timeout = '20s'`,
+			`insert into chain_blocks select chain_id, n, 'nobody''s' from cursors,
+				generate_series(next_block, next_block + 8) n on conflict do nothing`, `select pg_sleep(0.05)`, lockCursors)
+	})
+
+	return nil
 }
 
 // repeat does something once per interval for a time.
@@ -314,7 +313,7 @@ func (r *run) lock(ctx context.Context, held time.Duration, statements ...string
 }
 
 // takeConnections opens connections as the relayers' role until there are no more.
-func (r *run) takeConnections(ctx context.Context, f Fault) {
+func (r *run) takeConnections(ctx context.Context, f Fault) error {
 	var taken []*pgconn.PgConn
 	defer func() {
 		for _, c := range taken {
@@ -328,27 +327,37 @@ func (r *run) takeConnections(ctx context.Context, f Fault) {
 		}
 
 		if err != nil {
-			return // the database is down for another fault
+			return nil // the database is down for another fault
 		}
 
 		taken = append(taken, c)
 	}
 
-	r.terminate(ctx, `application_name = 'escrow-relayer/r`+strconv.Itoa(f.Who)+`'`)
-	pause(ctx, f.For)
+	defer pause(ctx, f.For)
+
+	return terminates(ofInstance)(r, ctx, f)
 }
 
-// restart Postgres, one at a time.
-func (r *run) restart(ctx context.Context, mode testpg.Mode, down time.Duration) error {
-	r.restarting.Lock()
-	defer r.restarting.Unlock()
-	if err := r.lab.PG.Down(ctx, mode); err != nil {
-		return err
+// restarts Postgres, one at a time, at once or later; with Keep the later one follows an orderly end.
+func restarts(mode testpg.Mode, later bool) func(*run, context.Context, Fault) error {
+	return func(r *run, ctx context.Context, f Fault) error {
+		r.restarting.Lock()
+		defer r.restarting.Unlock()
+		how := mode
+		if later && f.Keep {
+			how = testpg.Fast
+		}
+
+		if err := r.lab.PG.Down(ctx, how); err != nil {
+			return err
+		}
+
+		if later {
+			pause(ctx, f.For)
+		}
+
+		return r.lab.PG.Up(ctx)
 	}
-
-	pause(ctx, down)
-
-	return r.lab.PG.Up(ctx)
 }
 
 func (r *run) terminate(ctx context.Context, where string) {

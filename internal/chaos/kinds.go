@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/fusion-prime/escrow-relayer/internal/faults"
+	"github.com/fusion-prime/escrow-relayer/internal/testpg"
 	"github.com/fusion-prime/escrow-relayer/internal/testpubsub"
 )
 
@@ -31,19 +32,6 @@ const (
 	HangingClaimer Kind = "hanging-claimer"
 	Grow           Kind = "abi-grows"
 	Repartition    Kind = "repartition"
-
-	Session       Kind = "session"
-	Backends      Kind = "backends"
-	Flap          Kind = "flap"
-	BackendKill   Kind = "backend-crash"
-	Restart       Kind = "pg-restart"
-	Crash         Kind = "pg-crash"
-	DBDown        Kind = "db-down"
-	DBConnections Kind = "db-connections"
-	DBRefuse      Kind = "db-refuse"
-	DBCancel      Kind = "db-cancel"
-	DBLocks       Kind = "db-locks"
-	DBDeadlock    Kind = "db-deadlock"
 
 	DBSwallow   Kind = "db-swallow"
 	NodeSwallow Kind = "node-swallow"
@@ -96,6 +84,7 @@ type kind struct {
 	doubt            bool          // a message may come twice: its sender does not learn or note that Pub/Sub has it
 	outage           bool          // of Pub/Sub: an orderly stop may not have the time to wait for its end
 	stops            bool          // it stops instances in order
+	forgets          bool          // of Postgres: it may lose what it has committed, unless it flushes each commit
 	reorganises      bool
 	node             faults.Fault // what a node does
 	do               func(*run, context.Context, Fault) error
@@ -146,21 +135,24 @@ var processKinds = group{(*run).hitProcess, map[Kind]kind{
 }}
 
 // databaseKinds are those that every instance sees.
-var databaseKinds = group{(*run).database, map[Kind]kind{
-	Session:     {events: 2, commands: 1, doubt: true}, // pg_terminate_backend of an instance's session
-	Backends:    {events: 1, commands: 1, doubt: true}, // of every connection of every instance
-	Flap:        {events: 1, commands: 1, doubt: true}, // whoever leads loses its session, every 250 ms
-	BackendKill: {events: 4, doubt: true},              // SIGKILL of one server process: Postgres recovers by itself
-	Restart:     {events: 1, commands: 1, doubt: true}, // fast
-	Crash:       {events: 1, commands: 1, doubt: true}, // as if it had crashed
-	DBDown:      {events: 1, commands: 1, doubt: true}, // shut down, and started again later
+var databaseKinds = group{nil, map[Kind]kind{
+	"session": {events: 2, commands: 1, doubt: true, do: terminates(ofInstance + ` and exists (
+		select from pg_locks l where l.pid = a.pid and l.locktype = 'advisory')`)},
+	"backends": {events: 1, commands: 1, doubt: true, do: terminates(ofFleet)}, // every connection of every instance
+	"flap":     {events: 1, commands: 1, doubt: true, do: (*run).flap},         // whoever leads, every 250 ms
+	// SIGKILL of one server process: Postgres recovers by itself
+	"backend-crash": {events: 4, doubt: true, forgets: true, do: (*run).killBackend},
+	"pg-restart":    {events: 1, commands: 1, doubt: true, do: restarts(testpg.Fast, false)},
+	"pg-crash":      {events: 1, commands: 1, doubt: true, forgets: true, do: restarts(testpg.Immediate, false)},
+	"db-down":       {events: 1, commands: 1, doubt: true, forgets: true, do: restarts(testpg.Immediate, true)},
 	// another client takes all connections that there are, and an instance loses its own
-	DBConnections: {events: 1, doubt: true},
-	DBRefuse:      {events: 2, n: span{0, len(refusals)}, doubt: true}, // writes fail with a code of refusals
+	"db-connections": {events: 1, doubt: true, do: (*run).takeConnections},
+	// writes fail with a code of refusals
+	"db-refuse": {events: 2, n: span{0, len(refusals)}, doubt: true, do: (*run).refuse},
 	// statements are cancelled in the middle, as a timeout set by somebody else does
-	DBCancel:   {events: 1, commands: 1, doubt: true},
-	DBLocks:    {events: 1, commands: 1, doubt: true}, // somebody locks the rows that commits need
-	DBDeadlock: {events: 1, doubt: true},              // somebody locks them the other way round
+	"db-cancel":   {events: 1, commands: 1, doubt: true, do: (*run).cancelStatements},
+	"db-locks":    {events: 1, commands: 1, doubt: true, do: (*run).lockRows}, // the rows that commits need
+	"db-deadlock": {events: 1, doubt: true, do: (*run).deadlock},              // the other way round
 	// N milliseconds for each row that is deleted from the outbox
 	"slow-deletes": {events: 2, n: span{2, 30}, more: 2 * sec, doubt: true, do: (*run).slowNotes},
 	// of stored events, half of them requested by transactions that stay open

@@ -4,16 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/fusion-prime/escrow-relayer/internal/lab"
 	"github.com/fusion-prime/escrow-relayer/internal/testchain"
-	"github.com/fusion-prime/escrow-relayer/internal/testpubsub"
 	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
-	"github.com/fusion-prime/escrow-relayer/relayer/message"
 )
 
 // Verdict of the oracle.
@@ -45,6 +41,13 @@ func (v *Verdict) String() string {
 	}
 
 	return "WRONG " + s + "\n  " + strings.Join(v.Wrong, "\n  ") + "\n  logs: " + v.Logs + "\n" + v.Plan.String()
+}
+
+// differ holds what a table says against what it has to equal, by a rule.
+func (v *Verdict) differ(rule, table string, got map[string]string, source string, want map[string]string) {
+	for _, d := range lab.Differences(table, got, source, want) {
+		v.wrong("%s%s", rule, d)
+	}
 }
 
 func (v *Verdict) wrong(format string, args ...any) {
@@ -126,15 +129,9 @@ func (r *run) judgeChain(ctx context.Context, s side, omits bool, v *Verdict) er
 	}
 
 	// What a node has left out is published when the verifier has found it: later than newer events of its escrow.
-	if err := r.messages(s.id(), truth, !omits, v); err != nil {
-		return err
-	}
+	r.messages(s.id(), truth, !omits, v)
 
-	if err := r.tables(ctx, s, truth, v); err != nil {
-		return err
-	}
-
-	return r.states(ctx, s, truth, v)
+	return r.tables(ctx, s, truth, v)
 }
 
 // doubtful reports whether a message may have come twice: an instance was killed or cut off after it had
@@ -205,82 +202,5 @@ func (r *run) settle(ctx context.Context, s side, target, verified int64) string
 			}
 		case <-ticker.C:
 		}
-	}
-}
-
-// messages checks that a consumer that keeps a set of the two topics, by event_id, ends with exactly
-// what the chain has, and that nothing was published or retracted twice without a fault that explains
-// it.
-func (r *run) messages(chain int64, truth *testchain.Truth, order bool, v *Verdict) error {
-	received, retracted := r.published(chain, lab.Topic), r.published(chain, lab.Retractions)
-	audit := lab.Compare(truth, received, retracted)
-	first, wrong := replaysFollow(r.tap.Messages())
-	v.Wrong = append(v.Wrong, wrong...)
-	stored, err := deliveries(ofChain(chain, first))
-	if err != nil {
-		return err
-	}
-
-	events, err := deliveries(received)
-	if err != nil {
-		return err
-	}
-
-	retractions, err := deliveries(retracted)
-	if err != nil {
-		return err
-	}
-
-	v.Events, v.Messages = v.Events+audit.Emitted, v.Messages+len(events)
-	v.Wrong = append(v.Wrong, lacks(audit, order)...)
-	v.Wrong = append(v.Wrong, identities(stored)...)
-	r.repetitions(events, retractions, v)
-
-	return nil
-}
-
-// ofChain are the messages about events of a chain: what answers commands has no event_id.
-func ofChain(chain int64, messages []testpubsub.Message) []testpubsub.Message {
-	return slices.DeleteFunc(slices.Clone(messages), func(m testpubsub.Message) bool {
-		return m.Attributes[message.AttrChainID] != strconv.FormatInt(chain, 10) || m.Attributes[message.AttrEventID] == ""
-	})
-}
-
-// published are a chain's messages of a topic, without replays.
-func (r *run) published(chain int64, topic string) []testpubsub.Message {
-	return slices.DeleteFunc(ofChain(chain, r.tap.Messages()), func(m testpubsub.Message) bool {
-		return m.Topic != testpubsub.TopicName(lab.Project, topic) || m.Attributes[message.AttrReplay] == "true"
-	})
-}
-
-// repetitions checks that each id was published once, and retracted at most once, and only if a
-// reorganisation went deeper than the confirmations. Such a one may repeat what it removes (G2 of relayer/README.md).
-func (r *run) repetitions(events, retractions []delivery, v *Verdict) {
-	doubtful := r.doubtful()
-	for what, list := range map[string][]delivery{"published": events, "retracted": retractions} {
-		n := map[string]int{}
-		for _, t := range list {
-			if n[t.id]++; n[t.id] == 2 && !doubtful && (what != "published" || !r.plan.Deep()) {
-				v.wrong("%s twice, without a fault that explains it: %s, %s", what, t.id, t.content)
-			}
-		}
-	}
-
-	for _, e := range slices.Concat(events, retractions) {
-		if e.id != e.at && !r.plan.Deep() {
-			v.wrong("an event_id that is not {tx_hash}:{log_index}, though no reorganisation went deeper than the confirmations: %s", e.id)
-		}
-	}
-
-	for topic, list := range map[string][]delivery{lab.Topic: events, lab.Retractions: retractions} {
-		for _, d := range list {
-			if d.retracted != (topic == lab.Retractions) {
-				v.wrong("on the topic %s: %+v", topic, d)
-			}
-		}
-	}
-
-	if len(retractions) > 0 && !r.plan.Deep() {
-		v.wrong("%d retractions, though no reorganisation went deeper than the confirmations", len(retractions))
 	}
 }

@@ -161,7 +161,7 @@ func startLab(ctx context.Context, bin string, chain *testchain.Sim, p Plan) (*l
 	// standby takes over. A command that was answered for must not be forgotten; restore does that, and says so.
 	// Nor may what was published before a reorganisation deeper than finality, which nobody could retract.
 	postgres := testpg.Options{MaxConnections: maxConnections}
-	if p.Commands == nil && (!p.Deep() || !p.Has(Crash, DBDown, BackendKill)) {
+	if p.Commands == nil && (!p.Deep() || !p.some(func(k kind) bool { return k.forgets })) {
 		postgres.Settings = map[string]string{"synchronous_commit": "off"}
 	}
 

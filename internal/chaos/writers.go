@@ -10,8 +10,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/fusion-prime/escrow-relayer/internal/faults"
-	"github.com/fusion-prime/escrow-relayer/internal/testpubsub"
-	"github.com/fusion-prime/escrow-relayer/relayer/message"
 )
 
 // requestSome asks for a replay of some stored events, in their order, as `escrow-relayer replay` does.
@@ -50,7 +48,7 @@ func (r *run) replays(ctx context.Context, f Fault) error {
 
 // killBackend ends one server process of an instance by SIGKILL: Postgres ends all others and recovers,
 // without being started again.
-func (r *run) killBackend(ctx context.Context) error {
+func (r *run) killBackend(ctx context.Context, _ Fault) error {
 	r.restarting.Lock()
 	defer r.restarting.Unlock()
 	var pid int
@@ -76,10 +74,9 @@ func (r *run) lateAndStayed(ctx context.Context, f Fault) error {
 	}
 
 	var g errgroup.Group
-	g.Go(func() error {
-		r.flap(ctx, f.For+3*time.Second)
-		return nil
-	})
+	leaderless := f
+	leaderless.For += 3 * time.Second
+	g.Go(func() error { return r.flap(ctx, leaderless) })
 	g.Go(func() error {
 		pause(ctx, f.For/2+2*time.Second)
 		f.Kind, f.For = NodeStayed, f.For+2*time.Second
@@ -87,22 +84,4 @@ func (r *run) lateAndStayed(ctx context.Context, f Fault) error {
 	})
 
 	return g.Wait()
-}
-
-// replaysFollow checks that what was published again had been published before, and leaves the messages
-// that were published for the first time.
-func replaysFollow(stored []testpubsub.Message) (first []testpubsub.Message, wrong []string) {
-	known := map[string]bool{}
-	for _, m := range stored {
-		id := m.Attributes[message.AttrEventID]
-		switch {
-		case m.Attributes[message.AttrReplay] != "true":
-			known[id] = true
-			first = append(first, m)
-		case !known[id]:
-			wrong = append(wrong, "published again, and not before: "+id)
-		}
-	}
-
-	return first, wrong
 }

@@ -194,21 +194,14 @@ func (s *socket) down() {
 			return
 		}
 
-		list, _ := s.n.faults.active()
-		if i := find(list, Mute); i != nil && strings.Contains(string(body), `"eth_subscription"`) {
-			i.hits.Add(1)
+		var note notification
+		if json.Unmarshal(body, &note) != nil || note.Method != "eth_subscription" {
+			s.send(body)
 			continue
 		}
 
-		if i := find(list, Behind, Split); i != nil && s.n.chance(i.Share) {
-			body = s.older(i, body)
-		}
-
-		if find(list, hostile...) != nil {
-			body = s.deceive(list, body)
-		}
-
-		if body != nil {
+		if note.Params.Result = s.announced(note.Params.Result); note.Params.Result != nil {
+			body, _ = json.Marshal(note) // it was read from JSON
 			s.send(body)
 		}
 	}
@@ -224,59 +217,41 @@ type notification struct {
 	} `json:"params"`
 }
 
-// deceive has an announced head pass through the lies about headers.
-func (s *socket) deceive(list []*Injected, body []byte) []byte {
-	var note notification
-	if json.Unmarshal(body, &note) != nil || note.Method != "eth_subscription" {
-		return body
+// announced is what the faults make of what a subscription tells: a head passes through the lies about headers, and is
+// an older one where the node is behind; nil: nothing comes.
+func (s *socket) announced(head json.RawMessage) json.RawMessage {
+	list, _ := s.n.faults.active()
+	if i := find(list, Mute); i != nil {
+		i.hits.Add(1)
+		return nil
 	}
 
-	v := &view{Node: s.n, ctx: s.ctx, list: list}
-	if i := find(list, Own); i != nil {
-		a, _, err := v.ofTail(i, &request{Method: "eth_getBlockByNumber",
-			Params: []json.RawMessage{[]byte(`"latest"`), []byte("false")}})
-		if err != nil {
+	v, err := &view{Node: s.n, ctx: s.ctx, list: list}, error(nil)
+	number, isHead := blockNumber(head)
+	if i := find(list, Behind, Split); isHead && i != nil && s.n.chance(i.Share) {
+		if number <= i.N {
 			return nil
 		}
 
-		note.Params.Result = a.Result
+		i.hits.Add(1)
+		head, err = s.n.call(s.ctx, "eth_getBlockByNumber", hex(number-i.N), "false")
 	}
 
-	head, err := v.deceive(request{Method: "eth_getBlockByHash"}, note.Params.Result)
+	if i := find(list, Own); err == nil && i != nil {
+		a, answered, failed := v.ofTail(i, &request{Method: "eth_getBlockByNumber",
+			Params: []json.RawMessage{[]byte(`"latest"`), []byte("false")}})
+		if err = failed; answered {
+			head = a.Result
+		}
+	}
+
+	if err == nil {
+		head, err = v.deceive(request{Method: "eth_getBlockByHash"}, head)
+	}
+
 	if err != nil || string(head) == "null" {
 		return nil
 	}
 
-	note.Params.Result = head
-	body, _ = json.Marshal(note)
-
-	return body
-}
-
-// older puts the head that a node so far behind would announce into a notification; nil: none.
-func (s *socket) older(i *Injected, body []byte) []byte {
-	var note notification
-	if json.Unmarshal(body, &note) != nil || note.Method != "eth_subscription" {
-		return body
-	}
-
-	number, ok := blockNumber(note.Params.Result)
-	if !ok {
-		return body
-	}
-
-	if number <= i.N {
-		return nil
-	}
-
-	b, err := s.n.call(s.ctx, "eth_getBlockByNumber", hex(number-i.N), "false")
-	if err != nil || string(b) == "null" {
-		return nil
-	}
-
-	i.hits.Add(1)
-	note.Params.Result = b
-	body, _ = json.Marshal(note)
-
-	return body
+	return head
 }

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/fusion-prime/escrow-relayer/internal/testchain"
 	"github.com/fusion-prime/escrow-relayer/internal/testpubsub"
@@ -190,6 +192,66 @@ func (a *Audit) compare(escrow common.Address, got, want []string, seen map[stri
 	if !slices.Equal(got, present) {
 		a.Disordered = append(a.Disordered, fmt.Sprintf("%s: received %v, want %v", escrow, got, present))
 	}
+}
+
+// Differences holds what a table says, by name, against what it has to equal.
+func Differences(table string, got map[string]string, source string, want map[string]string) (wrong []string) {
+	for name, has := range got {
+		if says, there := want[name]; !there {
+			wrong = append(wrong, fmt.Sprintf("%s, but not %s: %s %s", table, source, name, has))
+		} else if says != has {
+			wrong = append(wrong, fmt.Sprintf("%s otherwise than %s: %s %s, not %s", table, source, name, has, says))
+		}
+	}
+
+	for name, says := range want {
+		if _, there := got[name]; !there {
+			wrong = append(wrong, fmt.Sprintf("%s, but not %s: %s %s", source, table, name, says))
+		}
+	}
+
+	slices.Sort(wrong)
+
+	return wrong
+}
+
+// Rows are the rows of a query of two columns, by the first of them; no name comes twice.
+func Rows(ctx context.Context, db *pgxpool.Pool, query string, args ...any) (map[string]string, error) {
+	all := map[string]string{}
+	rows, _ := db.Query(ctx, query, args...)
+	var name, text string
+	_, err := pgx.ForEachRow(rows, []any{&name, &text}, func() error {
+		if _, twice := all[name]; twice {
+			return fmt.Errorf("%s is there twice", name)
+		}
+
+		all[name] = text
+
+		return nil
+	})
+
+	return all, err
+}
+
+const storedEvents = `
+	select split_part(event_id, ':', 1) || ':' || log_index, event_type || ' in block ' || block_hash
+	  from processed_events where chain_id = $1 and state = 'canonical' and block_number <= $2`
+
+// CompareStored holds the stored events of a chain against the truth.
+func CompareStored(ctx context.Context, db *pgxpool.Pool, t *testchain.Truth, chainID int64) ([]string, error) {
+	stored, err := Rows(ctx, db, storedEvents, chainID, int64(t.To))
+	if err != nil {
+		return nil, fmt.Errorf("read the stored events: %w", err)
+	}
+
+	chain := map[string]string{}
+	for _, events := range t.Events {
+		for _, e := range events {
+			chain[e.ID] = fmt.Sprintf("%s in block %s", e.Name, e.Log.BlockHash)
+		}
+	}
+
+	return Differences("stored", stored, "on the chain", chain), nil
 }
 
 // Truth reads what the followed factories and their escrows did, up to what the relayers may process.
