@@ -97,7 +97,7 @@ func (o *Options) Print(w io.Writer, figures []Figure) {
 	t.SetOutputMirror(w)
 	t.AppendHeader(table.Row{"name", "value", "unit", "target", "samples"})
 	for _, f := range figures {
-		t.AppendRow(table.Row{f.Name, fmt.Sprintf("%.4g", f.Value()), f.Unit, f.Verdict(o.Scale), len(f.Samples)})
+		t.AppendRow(table.Row{f.Name, fmt.Sprintf("%.2f", f.Value()), f.Unit, f.Verdict(o.Scale), len(f.Samples)})
 	}
 
 	t.Render()
