@@ -74,22 +74,22 @@ func newAgreement(cfg *Config, laws *endpoint.Laws) *agreement {
 }
 
 // inUse notes which endpoints are.
-func (a *agreement) inUse(nodes []*endpoint.Node) {
+func (a *agreement) inUse(used []endpoint.Claim) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	var sole *endpoint.Node
-	if len(nodes) == 1 {
-		sole = nodes[0]
+	if len(used) == 1 {
+		sole = used[0].Of
 	}
 
 	switch {
-	case len(nodes) > 1:
+	case len(used) > 1:
 		a.alone = time.Time{}
 	case a.alone.IsZero() || sole != nil && a.sole != nil && sole != a.sole:
 		a.alone = a.cfg.Now()
 	}
 
-	if sole != nil || len(nodes) > 1 {
+	if sole != nil || len(used) > 1 {
 		a.sole = sole
 	}
 }

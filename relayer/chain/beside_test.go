@@ -247,7 +247,7 @@ func (c *testChain) unknownType() (encoded []byte, hash common.Hash) {
 	r.Type, r.TxHash = 5, hash
 	under := proof.Receipt{Type: 5, Status: 1, Gas: r.CumulativeGasUsed, Bloom: r.Bloom}
 	for i := range logs {
-		under.Logs = proof.AppendLog(under.Logs, logs[i].Address, logs[i].Topics, logs[i].Data)
+		under.Logs = append(under.Logs, proof.Log(&logs[i]))
 	}
 
 	content, _ := under.Encode()

@@ -37,18 +37,14 @@ type Answer struct {
 	body     [][]byte
 }
 
-// Call sends one request to the endpoints, best first, until one of them answers. An answer is a
-// result, which may be null, and also an error that concerns the request itself, as that a call
-// reverts: a *NodeError, which another endpoint would repeat. An endpoint that cannot be reached,
-// limits its rate, does not know the method, or lacks the block is passed over; only when all are
-// is one of those the error. params are encoded as JSON.
+// Call is CallBatch of one request, whose error is the answer's too.
 func (s *Source) Call(ctx context.Context, method string, params ...any) (json.RawMessage, error) {
 	answers, err := s.CallBatch(ctx, Request{Method: method, Params: params})
-	if err != nil {
-		return nil, err
+	if err == nil {
+		err = answers[0].Err
 	}
 
-	if err := answers[0].Err; err != nil {
+	if err != nil {
 		return nil, fmt.Errorf("call %s: %w", method, err)
 	}
 
@@ -108,9 +104,11 @@ func accept(requests []Request, answers []Answer) error {
 	return nil
 }
 
-// CallBatch sends requests together, as Call sends one, and returns their answers in order. They are
-// all of one endpoint, the first that has answered every one of them; Answer.Err is a *NodeError,
-// which concerns that request itself. The error is about all of them.
+// CallBatch sends requests together to the endpoints, best first, until one of them answers, and returns its answers in
+// their order. An answer is a result, which may be null, and also an error that concerns the request itself, as that a
+// call reverts: a *NodeError (Answer.Err), which another endpoint would repeat. An endpoint that cannot be reached,
+// limits its rate, does not know the method, or lacks the block is passed over; only when all are is one of those the
+// error, of all requests.
 //
 // A result that cannot be decoded, or that Request.Check refuses, is no answer: the next endpoint is asked.
 //
@@ -288,10 +286,12 @@ func reasons(silent []Answer) error {
 func (s *Source) Code(ctx context.Context, address common.Address, block uint64) ([]byte, error) {
 	var code hexutil.Bytes
 	raw, err := s.Call(ctx, rpc.GetCode, address, hexutil.Uint64(block))
+	if err == nil {
+		err = (&rpc.Call{Method: rpc.GetCode, Answer: rpc.Answer{Result: raw}}).Decode(&code)
+	}
+
 	if rpc.Classify(err) == rpc.Pruned {
 		err = fmt.Errorf("%w: %w", ErrNoHistory, err)
-	} else if err == nil {
-		err = (&rpc.Call{Method: rpc.GetCode, Answer: rpc.Answer{Result: raw}}).Decode(&code)
 	}
 
 	if err != nil {

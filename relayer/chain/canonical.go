@@ -34,10 +34,10 @@ type vote struct {
 
 // shown are the headers at some heights that two endpoints show (one with a word that counts, or that alone still has
 // the block; while another may have it again, that is one word). One may have cast its vote.
-func (r *reader) shown(ctx context.Context, cast vote, numbers []uint64) (list []Header, oneWord bool, err error) {
-	oneWord = len(r.pool.nodes) > 1 && r.outlook.agreement.Believes()
+func (s *Source) shown(ctx context.Context, cast vote, numbers []uint64) (list []Header, oneWord bool, err error) {
+	oneWord = len(s.nodes) > 1 && s.outlook.agreement.Believes()
 	for some := range slices.Chunk(numbers, headersAtOnce) {
-		headers, alone, err := two(ctx, r, some[0], nil, func(ctx context.Context, e *endpoint.Node) ([]Header, bool, error) {
+		headers, alone, err := two(ctx, s, some[0], nil, func(ctx context.Context, e *endpoint.Node) ([]Header, bool, error) {
 			if e == cast.by {
 				return cast.headers, false, nil
 			}
@@ -47,7 +47,7 @@ func (r *reader) shown(ctx context.Context, cast vote, numbers []uint64) (list [
 			return headers, false, err
 		}, func(a, b []Header) bool {
 			return slices.EqualFunc(a, b, func(a, b Header) bool { return a.Hash == b.Hash })
-		}, r.outlook.agreement.Counts, func(e *endpoint.Node) (lost, forGood bool) { return e.Lost(some[0]) })
+		}, s.outlook.agreement.Counts, func(e *endpoint.Node) (lost, forGood bool) { return e.Lost(some[0]) })
 		if oneWord = oneWord || alone; err != nil {
 			return nil, oneWord, fmt.Errorf("headers of blocks %d to %d: %w", some[0], some[len(some)-1], err)
 		}
@@ -61,19 +61,19 @@ func (r *reader) shown(ctx context.Context, cast vote, numbers []uint64) (list [
 // canonical returns the headers at some heights, in their order, that are the chain's: they lead to the tip, or, where
 // they are far below it or final, two endpoints show them, if that takes fewer headers. cast is a vote on no more than
 // headersAtOnce of them. ErrBehind: it is not agreed yet.
-func (r *reader) canonical(ctx context.Context, cast vote, numbers ...uint64) (list []Header, oneWord bool, err error) {
+func (s *Source) canonical(ctx context.Context, cast vote, numbers ...uint64) (list []Header, oneWord bool, err error) {
 	first, last := numbers[0], numbers[len(numbers)-1]
-	tip, oneWord, err := r.outlook.agreement.Anchor(last)
+	tip, oneWord, err := s.outlook.agreement.Anchor(last)
 	if err != nil {
 		return nil, oneWord, fmt.Errorf("header of block %d: %w", last, err)
 	}
 
-	if tip.number > first+deepest || last <= r.outlook.View().Final &&
-		len(r.ring.lacks(first, tip.number, r.usable)) > 2*len(numbers) {
-		return r.shown(ctx, cast, numbers)
+	if tip.number > first+deepest || last <= s.outlook.View().Final &&
+		len(s.ring.lacks(first, tip.number, s.usable)) > 2*len(numbers) {
+		return s.shown(ctx, cast, numbers)
 	}
 
-	linked, err := r.chain(ctx, first, last, tip, tip)
+	linked, err := s.chain(ctx, first, last, tip, tip)
 	if err != nil {
 		return nil, oneWord, fmt.Errorf("headers of blocks %d to %d: %w", first, last, err)
 	}
@@ -89,15 +89,15 @@ func (r *reader) canonical(ctx context.Context, cast vote, numbers ...uint64) (l
 // linked to a head that is as deep above them and leads through the tip: a head of another branch than the one
 // that is agreed on leaves open how deep a block lies. Where a tag decides, the tip leads to them through a block that
 // an endpoint calls so: a number is final on the branch of its block only.
-func (r *reader) buried(ctx context.Context, from, to uint64) ([]Header, error) {
-	tip, _, err := r.outlook.agreement.Anchor(to)
+func (s *Source) buried(ctx context.Context, from, to uint64) ([]Header, error) {
+	tip, _, err := s.outlook.agreement.Anchor(to)
 	if err != nil {
 		return nil, err
 	}
 
-	anchor, least := tip, to+r.outlook.depth()
+	anchor, least := tip, to+s.outlook.depth()
 	if tip.number > to+deepest {
-		list, _, err := r.shown(ctx, vote{}, []uint64{to})
+		list, _, err := s.shown(ctx, vote{}, []uint64{to})
 		if err != nil {
 			return nil, err
 		}
@@ -106,14 +106,14 @@ func (r *reader) buried(ctx context.Context, from, to uint64) ([]Header, error) 
 	}
 
 	if least <= tip.number {
-		ways := r.outlook.tagged(to, anchor.number)
+		ways := s.outlook.tagged(to, anchor.number)
 		if len(ways) == 0 {
 			ways = []place{anchor}
 		}
 
 		var list []Header
 		for _, way := range ways {
-			if list, err = r.chain(ctx, from, to, way, anchor); err == nil {
+			if list, err = s.chain(ctx, from, to, way, anchor); err == nil {
 				break
 			}
 		}
@@ -123,9 +123,9 @@ func (r *reader) buried(ctx context.Context, from, to uint64) ([]Header, error) 
 
 	err = fmt.Errorf("%w: no endpoint in use has block %d, by which block %d is as deep as it has to be", ErrBehind,
 		least, to)
-	for _, head := range r.outlook.heads(least) {
+	for _, head := range s.outlook.heads(least) {
 		var list []Header
-		if list, err = r.chain(ctx, from, to, anchor, head); err == nil {
+		if list, err = s.chain(ctx, from, to, anchor, head); err == nil {
 			return list, nil
 		}
 	}
@@ -135,7 +135,7 @@ func (r *reader) buried(ctx context.Context, from, to uint64) ([]Header, error) 
 
 // chain returns the headers of from..to, along the hashes of parents from a block at the top down, by way of another
 // one that is known to be the chain's. They are from the ring where it has them.
-func (r *reader) chain(ctx context.Context, from, to uint64, anchor, top place) ([]Header, error) {
+func (s *Source) chain(ctx context.Context, from, to uint64, anchor, top place) ([]Header, error) {
 	list := make([]Header, top.number-from+1)
 	child := Header{Number: top.number + 1, Parent: top.hash} // as far as it is known
 	for reading := false; child.Number > from; {
@@ -144,13 +144,13 @@ func (r *reader) chain(ctx context.Context, from, to uint64, anchor, top place) 
 			return nil, fmt.Errorf("%w: they are not each other's parents, the chain is moving", ErrDisagree)
 		}
 
-		h, known := r.ring.headers.Get(n)
-		if known = known && h.Hash == child.Parent && r.usable(h); !known && !reading {
-			if r.headers.Acquire(ctx, 1) != nil { // readers that lack the same headers ask for them once
+		h, known := s.ring.headers.Get(n)
+		if known = known && h.Hash == child.Parent && s.usable(h); !known && !reading {
+			if s.headers.Acquire(ctx, 1) != nil { // readers that lack the same headers ask for them once
 				return nil, context.Cause(ctx)
 			}
 
-			defer r.headers.Release(1)
+			defer s.headers.Release(1)
 
 			reading = true
 
@@ -159,7 +159,7 @@ func (r *reader) chain(ctx context.Context, from, to uint64, anchor, top place) 
 
 		if !known {
 			var err error
-			if h, err = r.parent(ctx, child, from); err != nil {
+			if h, err = s.parent(ctx, child, from); err != nil {
 				return nil, err
 			}
 		}
@@ -171,18 +171,18 @@ func (r *reader) chain(ctx context.Context, from, to uint64, anchor, top place) 
 }
 
 // usable reports whether a header proves itself, where the chain's do.
-func (r *reader) usable(h Header) bool { return h.Proved || !r.laws.Headers.Holds() }
+func (s *Source) usable(h Header) bool { return h.Proved || !s.laws.Headers.Holds() }
 
 // parent asks for the block before another one, and with it for those before it down to a height that the ring lacks.
 // These are asked for by their numbers, and the parent by its hash where that brings another block or none: machines
 // behind one URL may be on two branches, and there are gateways that remember for seconds that a block was missing.
-func (r *reader) parent(ctx context.Context, child Header, least uint64) (h Header, err error) {
+func (s *Source) parent(ctx context.Context, child Header, least uint64) (h Header, err error) {
 	n := child.Number - 1
-	err = r.pool.ask(ctx, n, nil, func(ctx context.Context, e *endpoint.Node) error {
-		numbers := r.ring.lacks(max(least, n-min(n, headersAtOnce-1)), n, r.usable)
+	err = s.ask(ctx, n, nil, func(ctx context.Context, e *endpoint.Node) error {
+		numbers := s.ring.lacks(max(least, n-min(n, headersAtOnce-1)), n, s.usable)
 		if slices.Contains(numbers, n) {
 			list, err := e.Headers(ctx, numbers)
-			r.ring.add(list...)
+			s.ring.add(list...)
 			if i := slices.IndexFunc(list, func(h Header) bool { return h.Hash == child.Parent }); i >= 0 {
 				h = list[i]
 				return nil
@@ -194,7 +194,7 @@ func (r *reader) parent(ctx context.Context, child Header, least uint64) (h Head
 		}
 
 		if h, err = e.Parent(ctx, child); err == nil {
-			r.ring.add(h)
+			s.ring.add(h)
 		}
 
 		return err
@@ -208,10 +208,10 @@ func (r *reader) parent(ctx context.Context, child Header, least uint64) (h Head
 // prove no parents, it is two endpoints' word. Where one endpoint is configured, each machine behind its URL with the
 // newest head must have left that block; the word of one of several takes nothing back. ErrBehind, ErrDisagree: which
 // block is there is open.
-func (r *reader) Canonical(ctx context.Context, n uint64, known common.Hash) (Header, error) {
-	list, oneWord, err := r.canonical(ctx, vote{}, n)
-	if err == nil && list[0].Hash != known && !list[0].Proved && len(r.pool.nodes) > 1 {
-		list, oneWord, err = r.shown(ctx, vote{}, []uint64{n}) // its parents are one endpoint's word
+func (s *Source) Canonical(ctx context.Context, n uint64, known common.Hash) (Header, error) {
+	list, oneWord, err := s.canonical(ctx, vote{}, n)
+	if err == nil && list[0].Hash != known && !list[0].Proved && len(s.nodes) > 1 {
+		list, oneWord, err = s.shown(ctx, vote{}, []uint64{n}) // its parents are one endpoint's word
 	}
 
 	if err != nil {
@@ -225,13 +225,13 @@ func (r *reader) Canonical(ctx context.Context, n uint64, known common.Hash) (He
 	case oneWord:
 		return h, fmt.Errorf("%w: the only endpoint that shows block %d now has %s there, and not %s: another one of "+
 			"RPC_URLS has to say so too", ErrDisagree, n, h.Hash, known)
-	case r.outlook.agreement.Believes():
-		if err := r.left(ctx, n, known); err != nil {
+	case s.outlook.agreement.Believes():
+		if err := s.left(ctx, n, known); err != nil {
 			return h, err
 		}
 	}
 
-	if list, err = r.buried(ctx, n, n); err == nil && list[0].Hash != h.Hash {
+	if list, err = s.buried(ctx, n, n); err == nil && list[0].Hash != h.Hash {
 		err = fmt.Errorf("%w: block %d is %s and %s, the chain is moving", ErrDisagree, n, h.Hash, list[0].Hash)
 	}
 
@@ -241,13 +241,13 @@ func (r *reader) Canonical(ctx context.Context, n uint64, known common.Hash) (He
 // two puts a question to one endpoint after the other until two answer the same. One answer is enough that is
 // proved, and of an endpoint with a word that counts; and of one while every other has thrown away what is asked for:
 // what it lacks says nothing. oneWord: one of them may have it again. ErrDisagree: no two say the same.
-func two[T any](ctx context.Context, r *reader, need uint64, avoid *endpoint.Node,
+func two[T any](ctx context.Context, s *Source, need uint64, avoid *endpoint.Node,
 	question func(context.Context, *endpoint.Node) (answer T, proved bool, err error), same func(a, b T) bool,
 	counts func(*endpoint.Node) bool, lacks func(*endpoint.Node) (lost, forGood bool)) (found T, oneWord bool,
 	err error) {
 	var heard []T
 	var by []*endpoint.Node
-	err = r.pool.ask(ctx, need, avoid, func(ctx context.Context, n *endpoint.Node) error {
+	err = s.ask(ctx, need, avoid, func(ctx context.Context, n *endpoint.Node) error {
 		answer, proved, err := question(ctx, n)
 		if err != nil {
 			return err
@@ -273,7 +273,7 @@ func two[T any](ctx context.Context, r *reader, need uint64, avoid *endpoint.Nod
 		return found, false, err
 	}
 
-	for _, n := range r.pool.nodes {
+	for _, n := range s.nodes {
 		if lost, forGood := lacks(n); n != by[0] {
 			if !lost {
 				return found, false, err
@@ -289,8 +289,8 @@ func two[T any](ctx context.Context, r *reader, need uint64, avoid *endpoint.Nod
 // Prove returns the header at a height that is the chain's, and the logs of its block, proved by it. ErrUnproved:
 // the chain's blocks prove nothing. ErrWithheld: others of them do. ErrDisagree, ErrBehind: which
 // block is there is open.
-func (r *reader) Prove(ctx context.Context, n uint64, f *Filter) (h Header, logs []types.Log, err error) {
-	list, oneWord, err := r.canonical(ctx, vote{}, n)
+func (s *Source) Prove(ctx context.Context, n uint64, f *Filter) (h Header, logs []types.Log, err error) {
+	list, oneWord, err := s.canonical(ctx, vote{}, n)
 	if err != nil {
 		return h, nil, err
 	}
@@ -303,10 +303,10 @@ func (r *reader) Prove(ctx context.Context, n uint64, f *Filter) (h Header, logs
 		return h, nil, fmt.Errorf("%w: block %d is none that hashes as Ethereum's do", ErrUnproved, n)
 	}
 
-	said, err := r.readBlock(ctx, h, f, nil)
+	said, err := s.readBlock(ctx, h, query{filter: f})
 	if err == nil && !said.proved {
 		unproved := ErrUnproved
-		if r.laws.Demanded() {
+		if s.laws.Demanded() {
 			unproved = ErrWithheld
 		}
 
@@ -319,15 +319,15 @@ func (r *reader) Prove(ctx context.Context, n uint64, f *Filter) (h Header, logs
 // left makes sure that the chain has left a block. Behind one URL may be machines that are on two branches
 // for hours: while one of them has the newest head and the block, what was processed stays. Several
 // are asked at a time, since a balancer may give each connection its own machine.
-func (r *reader) left(ctx context.Context, n uint64, known common.Hash) error {
+func (s *Source) left(ctx context.Context, n uint64, known common.Hash) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(endpoint.RangesInFlight)
 	for range leftTries {
 		g.Go(func() error {
 			var still error
-			err := r.pool.ask(ctx, n, nil, func(ctx context.Context, e *endpoint.Node) error {
+			err := s.ask(ctx, n, nil, func(ctx context.Context, e *endpoint.Node) error {
 				keeps, head, err := e.Keeps(ctx, n, known)
-				if keeps && head.Number+nearHead >= r.outlook.View().Head {
+				if keeps && head.Number+nearHead >= s.outlook.View().Head {
 					still = fmt.Errorf("%w: some of %s still have block %s", ErrDisagree, e.Name(), known)
 				}
 
@@ -347,10 +347,10 @@ func (r *reader) left(ctx context.Context, n uint64, known common.Hash) error {
 // Branch returns the headers of blocks on the branch of a later block, headersAtOnce of them at a time: as one
 // answer of an endpoint has them and that block, if it takes so many requests in a batch; by its number alone
 // where that block has no hash. ErrDisagree: the endpoint that answers has another one there.
-func (r *reader) Branch(ctx context.Context, tip Header, numbers ...uint64) (list []Header, err error) {
+func (s *Source) Branch(ctx context.Context, tip Header, numbers ...uint64) (list []Header, err error) {
 	for some := range slices.Chunk(numbers, headersAtOnce) {
 		var headers []Header
-		err := r.pool.ask(ctx, tip.Number, nil, func(ctx context.Context, e *endpoint.Node) (err error) {
+		err := s.ask(ctx, tip.Number, nil, func(ctx context.Context, e *endpoint.Node) (err error) {
 			if headers, err = e.Headers(ctx, append(slices.Clone(some), tip.Number)); err != nil {
 				return err
 			}

@@ -163,7 +163,7 @@ func (c tide) verify(ctx context.Context, s *Source, f *Filter) {
 			continue
 		}
 
-		for b, err := range s.Read(Later(ctx), from+1, final, f) {
+		for b, err := range s.ReadOther(Later(ctx), Batch{From: from + 1, To: final, Filter: f}) {
 			if err != nil {
 				return
 			}

@@ -133,7 +133,7 @@ func TestHostileBelowFinality(t *testing.T) {
 					return
 				}
 
-				for b, err := range s.Read(t.Context(), first, first+leapBlocks, f) {
+				for b, err := range s.Read(Later(t.Context()), first, first+leapBlocks, f) { // as a past is
 					if err != nil {
 						break // it only delays
 					}
@@ -168,7 +168,7 @@ func TestOldLogsThatAreMissing(t *testing.T) {
 			s := start(t, cfg)
 			await(t, s, func(v View) bool { return v.Trust != Undecided && v.Final > head })
 			var got []types.Log
-			for b, err := range s.Read(Later(t.Context()), first, head, f) { // by range
+			for b, err := range s.ReadOther(t.Context(), Batch{From: first, To: head, Filter: f}) { // by range
 				if !honest {
 					require.ErrorIs(t, err, ErrNoHistory)
 					break
@@ -231,7 +231,7 @@ func TestForgeriesAreNamed(t *testing.T) {
 			await(t, s, func(v View) bool { return v.Trust == Agreed && v.Target == head })
 			lie := liar.Inject(lieOf(mode, first, invented))
 			for len(s.Faults()) == 0 {
-				s.reader.ring.headers.Purge()
+				s.ring.headers.Purge()
 				s.memo = newMemo()
 				readTruth(t, s, first, head, f, want, true)
 			}

@@ -149,7 +149,7 @@ func everything(t *testing.T, s *Source, chain *testChain, final, blocks uint64,
 	f := filterA()
 	verifier.Go(func() {
 		for from := uint64(1); from <= final && ctx.Err() == nil; {
-			for b, err := range s.Read(Later(ctx), from, final, filterA()) {
+			for b, err := range s.ReadOther(Later(ctx), Batch{From: from, To: final, Filter: filterA()}) {
 				if err != nil {
 					break
 				}

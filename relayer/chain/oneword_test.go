@@ -73,8 +73,8 @@ func TestParentsThatNothingProvesTakeNothingBack(t *testing.T) {
 		Finality: Latest, believeAfter: time.Hour})
 	await(t, s, func(v View) bool { return v.Target == 100 && allUp(s) })
 	liar.set(func() { instead(liar, other, func(number uint64) bool { return number >= 50 && number < 100 }) })
-	s.follower.ring.headers.Purge()
-	s.follower.ring.add(forged)
+	s.ring.headers.Purge()
+	s.ring.add(forged)
 	for range 10 {
 		h, err := s.Canonical(t.Context(), 70, chain.headers[70].Hash)
 		require.True(t, err != nil || h.Hash == chain.headers[70].Hash, "taken back for %s", h.Hash)

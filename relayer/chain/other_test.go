@@ -42,7 +42,7 @@ func TestTheSecondReadingIsAnothersWord(t *testing.T) {
 				await(t, s, func(v View) bool { return v.Trust == Agreed && v.Final > head+100 && allUp(s) })
 				liar.Inject(faults.Fault{Mode: faults.Omit, N: 2})
 				var batch Batch
-				for b, err := range s.Read(Later(t.Context()), first, head, f) {
+				for b, err := range s.ReadOther(t.Context(), Batch{From: first, To: head, Filter: f}) {
 					require.NoError(t, err)
 					batch = b
 				}

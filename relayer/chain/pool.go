@@ -16,18 +16,10 @@ import (
 // behindTries is how often an endpoint is asked at once for a block that it has told of and does not have.
 const behindTries = 4
 
-// pool is the endpoints, and the order in which they are asked. farBehind is how many blocks the
-// machines behind one URL may be apart.
-type pool struct {
-	cfg       *Config
-	nodes     []*endpoint.Node
-	farBehind func() uint64
-}
-
 // Endpoints says how each endpoint does.
-func (p *pool) Endpoints() []EndpointStatus {
-	list := make([]EndpointStatus, len(p.nodes))
-	for i, n := range p.nodes {
+func (s *Source) Endpoints() []EndpointStatus {
+	list := make([]EndpointStatus, len(s.nodes))
+	for i, n := range s.nodes {
 		list[i] = n.Status()
 	}
 
@@ -35,9 +27,9 @@ func (p *pool) Endpoints() []EndpointStatus {
 }
 
 // claims are what the endpoints that are in use say of the chain.
-func (p *pool) claims() []endpoint.Claim {
-	list := make([]endpoint.Claim, 0, len(p.nodes))
-	for _, n := range p.nodes {
+func (s *Source) claims() []endpoint.Claim {
+	list := make([]endpoint.Claim, 0, len(s.nodes))
+	for _, n := range s.nodes {
 		if c := n.Claim(); c.Up && c.Head.Hash != (common.Hash{}) {
 			list = append(list, c)
 		}
@@ -47,27 +39,27 @@ func (p *pool) claims() []endpoint.Claim {
 }
 
 // lead is the endpoint that is read from.
-func (p *pool) lead() *endpoint.Node {
-	for _, n := range p.nodes {
+func (s *Source) lead() *endpoint.Node {
+	for _, n := range s.nodes {
 		if n.Serves() {
 			return n
 		}
 	}
 
-	return p.nodes[0]
+	return s.nodes[0]
 }
 
 // order is the endpoints that may be asked for a block now, best first: those that are in use and
 // have the block; among equals, as configured. One to be avoided is not among them. Without any, it
 // says how long until there is one.
-func (p *pool) order(need uint64, avoid *endpoint.Node) (list []*endpoint.Node, wait time.Duration) {
+func (s *Source) order(need uint64, avoid *endpoint.Node) (list []*endpoint.Node, wait time.Duration) {
 	var ranks [4][]*endpoint.Node
-	for _, n := range p.nodes {
+	for _, n := range s.nodes {
 		if n == avoid {
 			continue
 		}
 
-		if pause := n.Pause(p.servedBut(n)); pause > 0 {
+		if pause := n.Pause(s.servedBut(n)); pause > 0 {
 			if wait == 0 || pause < wait {
 				wait = pause
 			}
@@ -91,17 +83,17 @@ func (p *pool) order(need uint64, avoid *endpoint.Node) (list []*endpoint.Node, 
 }
 
 // servedBut reports whether an endpoint other than n serves.
-func (p *pool) servedBut(n *endpoint.Node) bool {
-	return slices.ContainsFunc(p.nodes, func(other *endpoint.Node) bool { return other != n && other.Serves() })
+func (s *Source) servedBut(n *endpoint.Node) bool {
+	return slices.ContainsFunc(s.nodes, func(other *endpoint.Node) bool { return other != n && other.Serves() })
 }
 
 // ask puts a question about a block to one endpoint after the other until one answers. The error is all of theirs.
-func (p *pool) ask(ctx context.Context, need uint64, avoid *endpoint.Node,
+func (s *Source) ask(ctx context.Context, need uint64, avoid *endpoint.Node,
 	question func(context.Context, *endpoint.Node) error) error {
 	var errs []error
 	left := endpoint.LongestWait
 	for {
-		list, wait := p.order(need, avoid)
+		list, wait := s.order(need, avoid)
 		for _, n := range list {
 			err := question(ctx, n)
 			// Another machine behind its URL may have a block that it has told of.
@@ -118,7 +110,7 @@ func (p *pool) ask(ctx context.Context, need uint64, avoid *endpoint.Node,
 			}
 
 			if errors.Is(err, ErrBehind) || rpc.Classify(err) == rpc.Pruned && !errors.Is(err, ErrNoHistory) {
-				err = n.Lacks(ctx, need, p.farBehind(), err)
+				err = n.Lacks(ctx, need, s.outlook.farBehind(), err)
 			}
 
 			if rpc.Classify(err) == rpc.Invalid {
@@ -129,25 +121,25 @@ func (p *pool) ask(ctx context.Context, need uint64, avoid *endpoint.Node,
 		}
 
 		if len(list) > 0 || wait == 0 || wait > left {
-			return cmp.Or(errors.Join(errs...), p.unavailable(wait))
+			return cmp.Or(errors.Join(errs...), s.unavailable(wait))
 		}
 
 		left -= wait
-		if err := p.cfg.wait(ctx, wait); err != nil {
+		if err := s.cfg.wait(ctx, wait); err != nil {
 			return err
 		}
 	}
 }
 
 // unavailable says why no endpoint is to be asked for a while.
-func (p *pool) unavailable(wait time.Duration) error {
-	return p.because(fmt.Errorf("%w for %s", ErrUnavailable, wait.Round(time.Millisecond)), time.Time{})
+func (s *Source) unavailable(wait time.Duration) error {
+	return s.because(fmt.Errorf("%w for %s", ErrUnavailable, wait.Round(time.Millisecond)), time.Time{})
 }
 
 // because joins the endpoints' last errors to one, those that are not older than since.
-func (p *pool) because(err error, since time.Time) error {
+func (s *Source) because(err error, since time.Time) error {
 	errs := []error{err}
-	for _, st := range p.Endpoints() {
+	for _, st := range s.Endpoints() {
 		if st.LastError != "" && !st.Failed.Before(since) {
 			errs = append(errs, fmt.Errorf("%s: %s", st.Name, st.LastError))
 		}

@@ -46,14 +46,14 @@ const provedAtOnce, provedTransactions, provedInFlight = 25, 1500, 2
 
 // proveEvents puts what is proved of the blocks that have logs in the place of what one endpoint has said of
 // them, where Config.Proof wants it.
-func (r *reader) proveEvents(ctx context.Context, b Batch) (Batch, error) {
-	if !r.laws.Headers.Holds() || rpc.IsLater(ctx) {
+func (s *Source) proveEvents(ctx context.Context, b Batch) (Batch, error) {
+	if !s.laws.Headers.Holds() {
 		return b, nil
 	}
 
 	from := uint64(0)
-	if tip, _ := r.outlook.agreement.Tip(); r.proof == ProveNear {
-		from = tip.number - min(tip.number, r.outlook.atLeast(nearBlocks, nearTime))
+	if tip, _ := s.outlook.agreement.Tip(); s.cfg.Proof == ProveNear {
+		from = tip.number - min(tip.number, s.outlook.atLeast(nearBlocks, nearTime))
 	}
 
 	claimed := ByBlock(b.Logs)
@@ -65,7 +65,7 @@ func (r *reader) proveEvents(ctx context.Context, b Batch) (Batch, error) {
 	atOnce := min(max(provedTransactions/(b.Last.Transactions+1), 1), provedAtOnce)
 	for some := range slices.Chunk(slices.Sorted(maps.Keys(claimed)), atOnce) {
 		g.Go(func() error {
-			logs, err := r.proveClaims(inner, &b, claimed, some)
+			logs, err := s.proveClaims(inner, &b, claimed, some)
 			mu.Lock()
 			defer mu.Unlock()
 			maps.Copy(proved, logs)
@@ -85,27 +85,27 @@ func (r *reader) proveEvents(ctx context.Context, b Batch) (Batch, error) {
 
 // proveClaims returns the logs of some blocks of a range, for which an endpoint has claimed others or the same: proved
 // together by what one endpoint gives of them, as long as blocks are not large, or else one by one.
-func (r *reader) proveClaims(ctx context.Context, b *Batch, claimed map[uint64][]types.Log, numbers []uint64) (
+func (s *Source) proveClaims(ctx context.Context, b *Batch, claimed map[uint64][]types.Log, numbers []uint64) (
 	map[uint64][]types.Log, error) {
 	hash := func(n uint64) common.Hash { return claimed[n][0].BlockHash }
 	var cast vote
 	var by *endpoint.Node
 	var found map[common.Hash][]types.Log
-	if r.flight.width() == endpoint.RangesInFlight {
-		_ = r.pool.ask(ctx, numbers[len(numbers)-1], nil, func(ctx context.Context, n *endpoint.Node) error {
+	if s.flight.width() == endpoint.RangesInFlight {
+		_ = s.ask(ctx, numbers[len(numbers)-1], nil, func(ctx context.Context, n *endpoint.Node) error {
 			headers, logs, size := n.ReadProved(ctx, numbers, hash, b.Filter)
 			by, found = n, logs
-			if r.ring.add(headers...); len(headers) == len(numbers) {
+			if s.ring.add(headers...); len(headers) == len(numbers) {
 				cast = vote{n, headers}
 			}
 
-			r.flight.landed(size/len(numbers), nil)
+			s.flight.landed(size/len(numbers), nil)
 
 			return nil
 		})
 	}
 
-	headers, _, err := r.canonical(ctx, cast, numbers...)
+	headers, _, err := s.canonical(ctx, cast, numbers...)
 	if err != nil {
 		return nil, err
 	}
@@ -114,11 +114,11 @@ func (r *reader) proveClaims(ctx context.Context, b *Batch, claimed map[uint64][
 	for _, h := range headers {
 		logs, isProved := found[h.Hash]
 		if isProved { // and the block is the chain's
-			if r.laws.Receipts.Kept(by.Name(), h.Number); len(logs) > 0 {
-				r.laws.Bodies.Kept(by.Name(), h.Number)
+			if s.laws.Receipts.Kept(by.Name(), h.Number); len(logs) > 0 {
+				s.laws.Bodies.Kept(by.Name(), h.Number)
 			}
 		} else {
-			said, err := r.logsOf(ctx, h, b.Filter, nil)
+			said, err := s.logsOf(ctx, h, query{filter: b.Filter})
 			if err != nil {
 				return nil, fmt.Errorf("prove block %d: %w", h.Number, err)
 			}

@@ -101,7 +101,7 @@ func readsAgain(t *testing.T, s *Source, from, to uint64) {
 	var last error
 	for began := time.Now(); from <= to; time.Sleep(30 * time.Second) {
 		require.Less(t, time.Since(began), 10*time.Minute, "from block %d on: %v", from, last)
-		for b, err := range s.Read(Later(t.Context()), from, to, filterA()) {
+		for b, err := range s.ReadOther(t.Context(), Batch{From: from, To: to, Filter: filterA()}) {
 			require.NoError(t, err)
 			again := []types.Log{}
 			for other, failed := range s.ReadOther(Later(t.Context()), b) {
@@ -151,7 +151,8 @@ func TestRangeAcrossTheEdgeOfANode(t *testing.T) {
 				s := start(t, Config{URLs: []string{n.server.URL}, ChainID: 1, Finality: Latest})
 				await(t, s, func(v View) bool { return v.Final == 990 })
 				for _, blocks := range [][2]uint64{{edge - 200, edge - 100}, {edge - gap, edge + 100}} {
-					for b, err := range s.Read(Later(t.Context()), blocks[0], blocks[1], filterA()) {
+					again := Batch{From: blocks[0], To: blocks[1], Filter: filterA()}
+					for b, err := range s.ReadOther(t.Context(), again) {
 						require.ErrorIs(t, err, ErrNoHistory, "blocks %d to %d", b.From, b.To)
 					}
 				}

@@ -5,53 +5,44 @@ import (
 	"fmt"
 	"iter"
 	"slices"
-	"sync/atomic"
-
-	"golang.org/x/sync/semaphore"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/chain/endpoint"
-	"github.com/fusion-prime/escrow-relayer/relayer/chain/rpc"
 )
 
-// reader reads what the pool's endpoints have, up to what the outlook allows.
-type reader struct {
-	pool    *pool
-	outlook *outlook
-	ring    *ring
-	memo    *memo
-	laws    *endpoint.Laws
-	proof   string // Config.Proof
-	flight  flight
-	// The newest block that was asked for its logs did not prove them: two endpoints said the same, or one was believed.
-	unproved atomic.Bool
-	headers  *semaphore.Weighted // whoever has it may ask for headers that the ring lacks
+// query is one reading of logs.
+type query struct {
+	filter *Filter
+	avoid  *endpoint.Node // is not asked; nil: anybody is
+	second bool           // its reader compares it, and has a proof decide: one endpoint's word will do
 }
 
 // Read reads the logs of blocks from..to in order: by range up to View.Final, several ranges in
 // flight, and above it block by block, by hash, each the parent of the next. It ends after the
 // first error; what was yielded before stands.
-func (r *reader) Read(ctx context.Context, from, to uint64, f *Filter) iter.Seq2[Batch, error] {
-	return r.read(ctx, from, to, f, nil)
+func (s *Source) Read(ctx context.Context, from, to uint64, f *Filter) iter.Seq2[Batch, error] {
+	return s.read(ctx, from, to, query{filter: f})
 }
 
 // Later marks readings under a context as such that can wait: what is read at once goes before them.
-func Later(ctx context.Context) context.Context { return rpc.Later(ctx) }
+func Later(ctx context.Context) context.Context { return endpoint.Later(ctx) }
 
-// ReadOther reads the blocks of a batch again, from another endpoint than the batch is from. It fails
-// while no other can be used or gives the reading, rather than ask the same one twice, which would say nothing. Only
-// where no other is configured that ever gives it, the same one is asked.
-func (r *reader) ReadOther(ctx context.Context, b Batch) iter.Seq2[Batch, error] {
-	return r.read(ctx, b.From, b.To, b.Filter, b.By)
+// ReadOther reads the blocks of a batch a second time, from another endpoint than the batch is from (By; nil: from
+// any). It fails while no other can be used or gives the reading, rather than ask the same one twice, which would say
+// nothing. Only where no other is configured that ever gives it, the same one is asked.
+func (s *Source) ReadOther(ctx context.Context, b Batch) iter.Seq2[Batch, error] {
+	return s.read(ctx, b.From, b.To, query{b.Filter, b.By, true})
 }
 
-func (r *reader) read(ctx context.Context, from, to uint64, f *Filter, avoid *endpoint.Node) iter.Seq2[Batch, error] {
+func (s *Source) read(ctx context.Context, from, to uint64, q query) iter.Seq2[Batch, error] {
 	return func(yield func(Batch, error) bool) {
-		if !slices.ContainsFunc(r.pool.nodes, func(n *endpoint.Node) bool { return n != avoid && !n.Never(from, f) }) {
-			avoid = nil
+		q := q
+		others := func(n *endpoint.Node) bool { return n != q.avoid && !n.Never(from, q.filter) }
+		if !slices.ContainsFunc(s.nodes, others) {
+			q.avoid = nil
 		}
 
-		if last := r.byRange(to); from <= last && !r.oneByOne(ctx, from, to, avoid) {
-			if !r.ranges(ctx, from, last, f, avoid, yield) {
+		if last := s.byRange(to); from <= last && !s.oneByOne(from, to, q) {
+			if !s.ranges(ctx, from, last, q, yield) {
 				return
 			}
 
@@ -59,29 +50,28 @@ func (r *reader) read(ctx context.Context, from, to uint64, f *Filter, avoid *en
 		}
 
 		if from <= to {
-			r.blocks(ctx, from, to, f, avoid, yield)
+			s.blocks(ctx, from, to, q, yield)
 		}
 	}
 }
 
 // oneByOne reports whether blocks are read one by one although they are final, since that proves them: what
 // a reader that keeps up reads for the first time.
-func (r *reader) oneByOne(ctx context.Context, from, to uint64, avoid *endpoint.Node) bool {
-	news := avoid == nil && !rpc.IsLater(ctx) && to-from < r.outlook.atLeast(leapBlocks, leapTime)
-	return r.proof == ProveWhole || news && r.laws.Headers.Holds()
+func (s *Source) oneByOne(from, to uint64, q query) bool {
+	news := !q.second && to-from < s.outlook.atLeast(leapBlocks, leapTime)
+	return s.cfg.Proof == ProveWhole || news && s.laws.Headers.Holds()
 }
 
 // byRange is the last block up to to that may be read by range: a final one. The logs of a range
 // prove nothing of the blocks that a machine behind a URL may lack still, and there are chains that
 // call those final: they are read one by one.
-func (r *reader) byRange(to uint64) uint64 {
-	v := r.outlook.View()
-	return min(to, v.Final, v.Head-min(v.Head, r.outlook.farBehind()))
+func (s *Source) byRange(to uint64) uint64 {
+	v := s.outlook.View()
+	return min(to, v.Final, v.Head-min(v.Head, s.outlook.farBehind()))
 }
 
 // ranges yields from..to in ranges, each behind the one before. It reports whether the reader wants more.
-func (r *reader) ranges(ctx context.Context, from, to uint64, f *Filter, avoid *endpoint.Node,
-	yield func(Batch, error) bool) bool {
+func (s *Source) ranges(ctx context.Context, from, to uint64, q query, yield func(Batch, error) bool) bool {
 	var planned []uint64 // the last blocks of the ranges in flight
 	next := func() (func(context.Context) (Batch, error), bool) {
 		if from > to {
@@ -89,22 +79,22 @@ func (r *reader) ranges(ctx context.Context, from, to uint64, f *Filter, avoid *
 		}
 
 		first := from
-		last := first + min(to-first, r.plan(first, f, avoid)-1)
+		last := first + min(to-first, s.plan(first, q)-1)
 		from, planned = last+1, append(planned, last)
 
 		return func(ctx context.Context) (Batch, error) {
-			return r.readRange(ctx, first, last, f, avoid)
+			return s.readRange(ctx, first, last, q)
 		}, true
 	}
 
 	var before Batch
 
-	return pipeline(ctx, r.flight.width, next, func(b Batch, err error) bool {
+	return pipeline(ctx, s.flight.width, next, func(b Batch, err error) bool {
 		last := planned[0]
 		planned = planned[1:]
 		for {
 			if err == nil {
-				b, err = r.following(ctx, &before, b, last, avoid)
+				b, err = s.following(ctx, &before, b, last, q)
 			}
 
 			if !yield(b, err) || err != nil {
@@ -116,7 +106,7 @@ func (r *reader) ranges(ctx context.Context, from, to uint64, f *Filter, avoid *
 			}
 
 			// the endpoint was asked for fewer: the others are read as they are taken
-			b, err = r.readRange(ctx, b.To+1, last, f, avoid)
+			b, err = s.readRange(ctx, b.To+1, last, q)
 		}
 	})
 }
@@ -126,8 +116,7 @@ const sameBranchTries = 6
 
 // following returns a range that follows the one before, which a machine on another branch may
 // have answered: it is read again, up to its planned end, until it does.
-func (r *reader) following(ctx context.Context, before *Batch, b Batch, last uint64,
-	avoid *endpoint.Node) (Batch, error) {
+func (s *Source) following(ctx context.Context, before *Batch, b Batch, last uint64, q query) (Batch, error) {
 	for tries := 1; !b.Follows(before.Last.Hash); tries++ {
 		if tries == sameBranchTries {
 			return Batch{}, fmt.Errorf("%w: blocks %d to %d do not follow block %s", ErrDisagree, b.From, b.To,
@@ -135,7 +124,7 @@ func (r *reader) following(ctx context.Context, before *Batch, b Batch, last uin
 		}
 
 		var err error
-		if b, err = r.readRange(ctx, b.From, last, b.Filter, avoid); err != nil {
+		if b, err = s.readRange(ctx, b.From, last, q); err != nil {
 			return b, err
 		}
 	}
@@ -145,30 +134,29 @@ func (r *reader) following(ctx context.Context, before *Batch, b Batch, last uin
 
 // readRange reads a range, or the first blocks of it, and proves what Config.Proof wants proved. What is read a second
 // time is compared by its reader, and proved where it differs.
-func (r *reader) readRange(ctx context.Context, from, to uint64, f *Filter, avoid *endpoint.Node) (b Batch,
-	err error) {
-	err = r.pool.ask(ctx, from, avoid, func(ctx context.Context, n *endpoint.Node) (err error) {
-		b, err = n.ReadRange(ctx, from, to, f)
+func (s *Source) readRange(ctx context.Context, from, to uint64, q query) (b Batch, err error) {
+	err = s.ask(ctx, from, q.avoid, func(ctx context.Context, n *endpoint.Node) (err error) {
+		b, err = n.ReadRange(ctx, from, to, q.filter)
 		return err
 	})
-	r.flight.landed(endpoint.SizeOf(b.Logs), err)
+	s.flight.landed(endpoint.SizeOf(b.Logs), err)
 	if err != nil {
 		return Batch{}, fmt.Errorf("read blocks %d to %d: %w", from, to, err)
 	}
 
-	if avoid != nil {
+	if q.second {
 		return b, nil
 	}
 
-	return r.proveEvents(ctx, b)
+	return s.proveEvents(ctx, b)
 }
 
 // plan is how many blocks to ask for: as many as the endpoint that is likely to be asked answers for.
-func (r *reader) plan(n uint64, f *Filter, avoid *endpoint.Node) uint64 {
-	list, _ := r.pool.order(n, avoid)
+func (s *Source) plan(n uint64, q query) uint64 {
+	list, _ := s.order(n, q.avoid)
 	if len(list) == 0 {
-		list = r.pool.nodes
+		list = s.nodes
 	}
 
-	return list[0].Span(f)
+	return list[0].Span(q.filter)
 }

@@ -50,7 +50,7 @@ func TestDepthCountsOnTheAgreedBranch(t *testing.T) {
 	first, second := startNode(t, chain), startNode(t, chain)
 	s := start(t, Config{URLs: []string{first.server.URL, second.server.URL}, ChainID: 1, Confirmations: 3,
 		believeAfter: time.Hour})
-	await(t, s, func(v View) bool { tip, _ := s.agreement.Tip(); return v.Target == 22 && tip.number == 25 })
+	await(t, s, func(v View) bool { tip, _ := s.outlook.agreement.Tip(); return v.Target == 22 && tip.number == 25 })
 	first.set(func() { first.chain, first.head = other, 26 })
 	await(t, s, func(View) bool { return s.Endpoints()[0].Head == 26 })
 	require.EqualValues(t, 22, s.View().Target, "what one endpoint has is no depth")
@@ -61,7 +61,7 @@ func TestDepthCountsOnTheAgreedBranch(t *testing.T) {
 	}
 
 	second.set(func() { second.chain, second.head = other, 26 })
-	await(t, s, func(View) bool { tip, _ := s.agreement.Tip(); return tip.number == 26 })
+	await(t, s, func(View) bool { tip, _ := s.outlook.agreement.Tip(); return tip.number == 26 })
 	got, _ := collect(t, s, 22, 23, filterA())
 	require.Equal(t, other.all(22, 23), got)
 }
@@ -75,7 +75,7 @@ func TestNothingIsTakenBackForAShallowerBlock(t *testing.T) {
 	first, second := startNode(t, stale), startNode(t, stale)
 	s := start(t, Config{URLs: []string{first.server.URL, second.server.URL}, ChainID: 1, Confirmations: 3,
 		believeAfter: time.Hour})
-	await(t, s, func(View) bool { tip, _ := s.agreement.Tip(); return tip.number == 25 })
+	await(t, s, func(View) bool { tip, _ := s.outlook.agreement.Tip(); return tip.number == 25 })
 	known := chain.headers[24].Hash
 	_, err := s.Canonical(t.Context(), 24, known)
 	require.ErrorIs(t, err, ErrBehind, "block 24 of the branch that was left is one deep")
@@ -84,7 +84,7 @@ func TestNothingIsTakenBackForAShallowerBlock(t *testing.T) {
 		n.set(func() { n.chain, n.head = deeper, 27 })
 	}
 
-	await(t, s, func(View) bool { tip, _ := s.agreement.Tip(); return tip.number == 27 })
+	await(t, s, func(View) bool { tip, _ := s.outlook.agreement.Tip(); return tip.number == 27 })
 	h, err := s.Canonical(t.Context(), 24, known)
 	require.NoError(t, err)
 	require.Equal(t, deeper.headers[24].Hash, h.Hash)

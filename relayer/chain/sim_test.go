@@ -75,7 +75,7 @@ func collect(t *testing.T, s *Source, from, to uint64, f *Filter) (logs []types.
 		for b, err := range s.Read(t.Context(), next, to, f) {
 			// While one of two endpoints is out, and the other's word does not count yet.
 			if errors.Is(err, ErrDisagree) && len(s.nodes) > 1 && time.Since(began) < 2*time.Minute {
-				await(t, s, func(View) bool { return s.agreement.Believes() || len(s.outlook.claims()) > 1 })
+				await(t, s, func(View) bool { return s.outlook.agreement.Believes() || len(s.outlook.claims()) > 1 })
 				again = true
 				<-time.After(10 * time.Millisecond) // in a bubble time stands still while somebody computes
 

@@ -29,6 +29,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
@@ -40,20 +41,24 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/redact"
 )
 
-// Source reads the chain. Its methods, and those of its parts, may be called concurrently; View,
-// Changed and Health mean something while Run runs.
+// Source reads the chain. Its methods may be called concurrently; View, Changed and Health mean something while Run
+// runs.
 type Source struct {
-	*pool     // Endpoints
-	*outlook  // View, Changed
-	*follower // what Run runs
-	*reader   // Read, ReadOther, Canonical
-
 	cfg     *Config
+	nodes   []*endpoint.Node
+	outlook *outlook
+	ring    *ring
+	memo    *memo
+	flight  flight
 	secrets *redact.Secrets
 	metrics *endpoint.Metrics
 	laws    *endpoint.Laws
 	large   *semaphore.Weighted // is held while a large answer is read, from whichever endpoint
+	headers *semaphore.Weighted // whoever has it may ask for headers that the ring lacks
 	news    chan struct{}       // holds a token after a new fault of an endpoint, and a new law of the chain
+
+	// The newest block that was asked for its logs did not prove them: two endpoints said the same, or one counted.
+	unproved atomic.Bool
 
 	mu     sync.Mutex
 	offers *sync.WaitGroup // transactions on their way to endpoints; Close waits for them, and leaves a new one
@@ -63,30 +68,35 @@ type Source struct {
 func New(cfg Config) *Source {
 	cfg.URLs = slices.Clone(cfg.URLs)
 	cfg.complete()
-	s := &Source{cfg: &cfg, secrets: redact.New(cfg.URLs...), news: make(chan struct{}, 1),
-		large: semaphore.NewWeighted(1), offers: &sync.WaitGroup{}}
 	names := endpointNames(cfg.URLs)
-	s.pool = &pool{cfg: &cfg}
+	s := &Source{cfg: &cfg, ring: newRing(), memo: newMemo(), secrets: redact.New(cfg.URLs...),
+		metrics: endpoint.NewMetrics(cfg.Registerer, names), large: semaphore.NewWeighted(1),
+		headers: semaphore.NewWeighted(1), news: make(chan struct{}, 1), offers: &sync.WaitGroup{}}
 	shown := s.signal
 	if cfg.Proof == ProveNone {
 		shown = nil
 	}
 
 	s.laws = endpoint.NewLaws(len(cfg.URLs), cfg.Now, cfg.Logger, shown)
-	s.outlook = &outlook{cfg: &cfg, claims: s.pool.claims, changed: make(chan struct{}),
+	s.outlook = &outlook{cfg: &cfg, claims: s.claims, changed: make(chan struct{}),
 		agreement: newAgreement(&cfg, s.laws)}
-	s.pool.farBehind = s.outlook.farBehind
-	s.metrics = endpoint.NewMetrics(cfg.Registerer, names)
 	for i, raw := range cfg.URLs {
 		s.nodes = append(s.nodes, endpoint.New(s.nodeConfig(names[i], raw)))
 	}
 
-	ring := newRing()
-	s.follower = &follower{cfg: &cfg, pool: s.pool, outlook: s.outlook, ring: ring}
-	s.reader = &reader{pool: s.pool, outlook: s.outlook, ring: ring, memo: newMemo(), laws: s.laws, proof: cfg.Proof,
-		headers: semaphore.NewWeighted(1)}
-
 	return s
+}
+
+// View says how far the chain may be read. Target and Final stand still when a node lags.
+func (s *Source) View() View { return s.outlook.View() }
+
+// Changed returns a channel that is closed when the View changes next.
+func (s *Source) Changed() <-chan struct{} { return s.outlook.Changed() }
+
+// BlockTime is the mean time between blocks; zero while it is unknown.
+func (s *Source) BlockTime() time.Duration {
+	mean, _ := s.outlook.rhythm()
+	return mean
 }
 
 func (s *Source) nodeConfig(name, url string) endpoint.Config {
@@ -94,10 +104,9 @@ func (s *Source) nodeConfig(name, url string) endpoint.Config {
 
 	return endpoint.Config{
 		Name: name, URL: strings.TrimSpace(url), ChainID: cfg.ChainID, Timeout: cfg.Timeout, MaxRPS: cfg.MaxRPS,
-		MaxRange:     cfg.MaxRange,
-		MaxAddresses: cfg.MaxAddresses, MaxBytes: cfg.MaxBytes, Log: cfg.Logger, Secrets: s.secrets, Metrics: s.metrics,
-		Rand: cfg.Rand, Now: cfg.Now, Dial: cfg.Dial, Large: s.large, Laws: s.laws,
-		Accused: s.signal,
+		MaxRange: cfg.MaxRange, MaxAddresses: cfg.MaxAddresses, MaxBytes: cfg.MaxBytes, Log: cfg.Logger,
+		Secrets: s.secrets, Metrics: s.metrics, Rand: cfg.Rand, Now: cfg.Now, Dial: cfg.Dial, Large: s.large,
+		Laws: s.laws, Accused: s.signal,
 	}
 }
 
@@ -179,7 +188,7 @@ func (s *Source) Run(ctx context.Context) error {
 // counts without it. Believed: one endpoint's word decides which blocks are the chain's, whatever their hashes prove.
 // Blocks that are read by range, far below the head, are one endpoint's word until they are read again.
 func (s *Source) Trust() Trust {
-	_, trust := s.agreement.Tip()
+	_, trust := s.outlook.agreement.Tip()
 	if trust == Agreed && s.laws.Headers.Holds() && !s.unproved.Load() {
 		return Proved
 	}
@@ -230,7 +239,7 @@ func (s *Source) Health() error {
 		return s.because(fmt.Errorf("%w: check RPC_URLS and the nodes behind them", ErrUnavailable), time.Time{})
 	}
 
-	err := s.health()
+	err := s.outlook.health()
 	if err == nil {
 		return nil
 	}

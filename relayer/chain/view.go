@@ -61,14 +61,12 @@ type outlook struct {
 	wanted   uint64 // what would be the target if it were agreed
 }
 
-// View says how far the chain may be read. Target and Final stand still when a node lags.
 func (o *outlook) View() View {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.view
 }
 
-// Changed returns a channel that is closed when the View changes next.
 func (o *outlook) Changed() <-chan struct{} {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -144,12 +142,6 @@ func (o *outlook) waits() bool {
 	return o.wanted > o.view.Target
 }
 
-// BlockTime is the mean time between blocks; zero while it is unknown.
-func (o *outlook) BlockTime() time.Duration {
-	mean, _ := o.rhythm()
-	return mean
-}
-
 // rhythm is the mean time between blocks, zero while it is unknown, and how soon a block may be
 // expected.
 func (o *outlook) rhythm() (mean time.Duration, due time.Time) {
@@ -173,7 +165,7 @@ func (o *outlook) refresh(ctx context.Context) {
 	}
 
 	used := o.used(claims)
-	o.agreement.inUse(nodesOf(used))
+	o.agreement.inUse(used)
 	if len(o.cfg.URLs) > 1 && len(used) == 1 && !o.agreement.Believes() {
 		return // one word moves nothing yet
 	}
@@ -225,15 +217,6 @@ func (o *outlook) used(claims []endpoint.Claim) []endpoint.Claim {
 	}
 
 	return claims
-}
-
-func nodesOf(claims []endpoint.Claim) []*endpoint.Node {
-	nodes := make([]*endpoint.Node, len(claims))
-	for i, c := range claims {
-		nodes[i] = c.Of
-	}
-
-	return nodes
 }
 
 // tag is the block that decides what is processed, as an endpoint says it; zero: it has not said.

@@ -43,11 +43,11 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
 )
 
-// Source is the chain. ReadOther reads the blocks of a batch again, from another endpoint, and fails
-// while none can be used where several are configured: what only one has said stays unverified.
+// Source is the chain. ReadOther reads the blocks of a batch a second time, from another endpoint than that of the batch
+// (By; nil: from any), and fails while none can be used where several are configured: what only one has said stays
+// unverified.
 type Source interface {
 	View() chain.View
-	Read(ctx context.Context, from, to uint64, f *chain.Filter) iter.Seq2[chain.Batch, error]
 	ReadOther(ctx context.Context, b chain.Batch) iter.Seq2[chain.Batch, error]
 	// Prove returns the header of the chain's block at a height, and its logs, proved. chain.ErrUnproved: the
 	// chain's blocks cannot be proved.
@@ -396,7 +396,8 @@ func (v *Verifier) parts(ctx context.Context, from, to int64) iter.Seq2[part, er
 				return
 			}
 
-			for batch, err := range v.cfg.Source.Read(ctx, uint64(from), uint64(last), filter) {
+			again := chain.Batch{From: uint64(from), To: uint64(last), Filter: filter}
+			for batch, err := range v.cfg.Source.ReadOther(ctx, again) {
 				var p part
 				var unnamed []common.Address
 				if err == nil {

@@ -53,11 +53,12 @@ func (n *twoNodes) View() chain.View {
 	return chain.View{Head: n.head, Target: n.head, Final: n.head, Ready: true}
 }
 
-func (n *twoNodes) Read(_ context.Context, from, to uint64, f *chain.Filter) iter.Seq2[chain.Batch, error] {
-	return n.read(from, to, f, n.liarFirst)
-}
-
+// ReadOther is from the first node, and of a batch from the second.
 func (n *twoNodes) ReadOther(_ context.Context, b chain.Batch) iter.Seq2[chain.Batch, error] {
+	if b.Parent == (common.Hash{}) { // it is of nobody
+		return n.read(b.From, b.To, b.Filter, n.liarFirst)
+	}
+
 	if n.meanwhile != nil {
 		n.meanwhile()
 	}
@@ -137,7 +138,7 @@ func (n *twoNodes) read(from, to uint64, f *chain.Filter, lie bool) iter.Seq2[ch
 		}
 
 		for ; from <= to; from += 5 {
-			b := chain.Batch{From: from, To: min(from+4, to), Filter: f}
+			b := chain.Batch{From: from, To: min(from+4, to), Parent: common.Hash{1}, Filter: f}
 			for i, l := range n.logs {
 				if l.BlockNumber >= b.From && l.BlockNumber <= b.To && f.Matches(&l) && (!lie || n.untimely || i%3 != 0) &&
 					l.BlockNumber >= n.indexed {

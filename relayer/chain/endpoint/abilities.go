@@ -114,8 +114,8 @@ type abilities struct {
 // a block, to be believed.
 const nullsBelieved = 3
 
-func newAbilities(addresses int, now func() time.Time) *abilities {
-	return &abilities{
+func newAbilities(addresses int, now func() time.Time) abilities {
+	return abilities{
 		oldHeaders:  newLack(nullsBelieved, lostFirst, now),
 		oldLogs:     newLack(nullsBelieved, lostFirst, now),
 		unnamed:     newLack(1, lostFirst, now),
@@ -127,11 +127,11 @@ func newAbilities(addresses int, now func() time.Time) *abilities {
 }
 
 // refuses reports whether the node has shown that it does not serve such a reading.
-func (a *abilities) refuses(from uint64, f *Filter) error {
+func (n *Node) refuses(from uint64, f *Filter) error {
 	switch {
-	case f.Addresses == nil && a.unnamed.holds(0):
+	case f.Addresses == nil && n.gives.unnamed.holds(0):
 		return ErrAddressRequired
-	case a.oldHeaders.holds(from) || a.oldLogs.holds(from):
+	case n.gives.oldHeaders.holds(from) || n.gives.oldLogs.holds(from):
 		return fmt.Errorf("%w: it does not go back to block %d", ErrNoHistory, from)
 	}
 
@@ -139,14 +139,14 @@ func (a *abilities) refuses(from uint64, f *Filter) error {
 }
 
 // Lost reports whether the node has shown that it does not keep a block, and whether that is for good.
-func (a *abilities) Lost(block uint64) (lost, forGood bool) {
-	forGood = a.oldHeaders.forGood(block)
-	return forGood || a.oldHeaders.holds(block), forGood
+func (n *Node) Lost(block uint64) (lost, forGood bool) {
+	forGood = n.gives.oldHeaders.forGood(block)
+	return forGood || n.gives.oldHeaders.holds(block), forGood
 }
 
 // where is the part of eth_getLogs' parameter that names a block.
-func (a *abilities) where(h rpc.Header) string {
-	if a.byHash.holds(0) {
+func (n *Node) where(h rpc.Header) string {
+	if n.gives.byHash.holds(0) {
 		return blockRange(h.Number, h.Number)
 	}
 

@@ -53,7 +53,7 @@ const (
 func (n *Node) Examine(ctx context.Context, factory common.Address, start uint64) Examination {
 	x := Examination{Name: n.cfg.Name, WebSocket: n.WebSocket()}
 	x.Err = n.examine(ctx, &x, factory, start)
-	x.Rate = n.rate.learnt()
+	x.Rate = n.gate.learnt()
 
 	return x
 }

@@ -32,11 +32,11 @@ const maxEvidence = 256 << 10
 
 // accuse sets the node aside for an answer out of proportion to its request, or for a forgery, if that is what err
 // says, and has that stored (Config.Accused).
-func (h *health) accuse(err error) {
-	f := Fault{Endpoint: h.cfg.Name, Since: h.cfg.Now()}
+func (n *Node) accuse(err error) {
+	f := Fault{Endpoint: n.cfg.Name, Since: n.cfg.Now()}
 	forgery, forged := errors.AsType[*Forgery](err)
 	switch {
-	case h.Fault() != nil:
+	case n.Fault() != nil:
 		return
 	case errors.Is(err, rpc.ErrOversized):
 		f.Kind, f.Evidence = Oversized, err.Error()
@@ -48,27 +48,27 @@ func (h *health) accuse(err error) {
 
 	evidence := strings.ToValidUTF8(strings.ReplaceAll(f.Evidence, "\x00", ""), "")
 	evidence = strings.ToValidUTF8(evidence[:min(len(evidence), maxEvidence)], "")
-	f.Evidence = h.cfg.Secrets.Mask(evidence)
-	h.SetAside(&f)
-	if h.cfg.Accused != nil {
-		h.cfg.Accused()
+	f.Evidence = n.cfg.Secrets.Mask(evidence)
+	n.SetAside(&f)
+	if n.cfg.Accused != nil {
+		n.cfg.Accused()
 	}
 }
 
 // SetAside has the node used only while no other serves; nil: nothing is known against it.
-func (h *health) SetAside(f *Fault) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	known := h.fault
+func (n *Node) SetAside(f *Fault) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	known := n.health.fault
 	if f != nil && known != nil && known.Kind != f.Kind && !f.Stored {
 		return // the first fault is stored before the next one counts
 	}
 
-	switch h.fault = f; {
+	switch n.health.fault = f; {
 	case f == nil && known != nil:
-		h.avoid = time.Time{}
+		n.health.avoid = time.Time{}
 	case f != nil && known == nil:
-		h.become(lied, errors.New("set aside: "+string(f.Kind)+" answer: "+f.Evidence[:min(len(f.Evidence), maxShown)]))
+		n.become(lied, errors.New("set aside: "+string(f.Kind)+" answer: "+f.Evidence[:min(len(f.Evidence), maxShown)]))
 	}
 }
 
@@ -76,8 +76,8 @@ func (h *health) SetAside(f *Fault) {
 const maxShown = 200
 
 // Fault is what the node is set aside for; nil: it is not.
-func (h *health) Fault() *Fault {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.fault
+func (n *Node) Fault() *Fault {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.health.fault
 }

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/chain/rpc"
@@ -90,10 +88,6 @@ type Status struct {
 // last error, which may be older than the last success. lied is when it last answered wrongly: logs that were asked for
 // before prove nothing, as a failure of a request sent before the last failure adds nothing.
 type health struct {
-	cfg    *Config
-	proven atomic.Bool // the chain id was checked since the node was last out of use
-
-	mu            sync.Mutex
 	state         State
 	resume, avoid time.Time
 	failures      int
@@ -106,132 +100,128 @@ type health struct {
 	hushed        bool // the last error was one that the log has heard lately
 }
 
-func newHealth(cfg *Config) *health {
-	return &health{cfg: cfg, state: Untried, heard: map[State]*logging.Repeats{}}
-}
-
 // worked notes an answer to a request that was sent at asked.
-func (h *health) worked(asked time.Time, took time.Duration) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.latency == 0 {
-		h.latency = took
+func (n *Node) worked(asked time.Time, took time.Duration) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.health.latency == 0 {
+		n.health.latency = took
 	}
 
-	h.latency += (took - h.latency) / 8
-	if !asked.Before(h.failed) && !h.cfg.Now().Before(h.resume) { // else it was sent before something went wrong
-		h.failures = 0
-		h.become(answered, nil)
+	n.health.latency += (took - n.health.latency) / 8
+	if !asked.Before(n.health.failed) && !n.cfg.Now().Before(n.health.resume) { // else something went wrong since
+		n.health.failures = 0
+		n.become(answered, nil)
 	}
 }
 
 // proves notes logs from the node, asked for at that time, that stood all tests: it is not avoided any more, unless a
 // wrong answer came meanwhile. A header, or an empty list of logs, proves too little.
-func (h *health) proves(asked time.Time) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if asked.After(h.lied) && h.fault == nil {
-		h.faults, h.avoid = 0, time.Time{}
-		h.become(answered, nil)
+func (n *Node) proves(asked time.Time) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if asked.After(n.health.lied) && n.health.fault == nil {
+		n.health.faults, n.health.avoid = 0, time.Time{}
+		n.become(answered, nil)
 	}
 }
 
 // Blame notes an error that speaks against the node, and pauses it.
-func (h *health) Blame(ctx context.Context, err error) {
-	h.blame(ctx, h.cfg.Secrets.Error(err), time.Time{})
+func (n *Node) Blame(ctx context.Context, err error) {
+	n.blame(ctx, n.cfg.Secrets.Error(err), time.Time{})
 }
 
 // blame notes the error of a request that was sent at asked; zero: now.
-func (h *health) blame(ctx context.Context, err error, asked time.Time) {
+func (n *Node) blame(ctx context.Context, err error, asked time.Time) {
 	if ctx.Err() != nil {
 		return
 	}
 
-	h.accuse(err)
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	now := h.cfg.Now()
-	repeated := !asked.IsZero() && asked.Before(h.failed) && h.failures > 0
-	news := h.err == nil || rpc.Classify(h.err) != rpc.Classify(err) || h.failures == 0
-	if h.err = err; !repeated {
-		h.failures++
-		h.failed = now
+	n.accuse(err)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	now := n.cfg.Now()
+	repeated := !asked.IsZero() && asked.Before(n.health.failed) && n.health.failures > 0
+	news := n.health.err == nil || rpc.Classify(n.health.err) != rpc.Classify(err) || n.health.failures == 0
+	if n.health.err = err; !repeated {
+		n.health.failures++
+		n.health.failed = now
 	}
 
-	what, pause := h.judge(err)
+	what, pause := n.judge(err)
 	if repeated && what == failed {
 		return // requests that were in flight together fail together
 	}
 
 	if what != limited {
-		pause += h.jitter(pause)
+		pause += n.jitter(pause)
 	}
 
-	if until := now.Add(pause); until.After(h.resume) {
-		h.resume = until
+	if until := now.Add(pause); until.After(n.health.resume) {
+		n.health.resume = until
 	}
 
 	if what == lied {
-		h.Disagrees()
+		n.Disagrees()
 	}
 
-	if !h.become(what, err) && (news || h.hushed) { // what goes on after all is said again
-		h.say(h.state, err)
+	if !n.become(what, err) && (news || n.health.hushed) { // what goes on after all is said again
+		n.say(n.health.state, err)
 	}
 }
 
 // judge says what an error means, and for how long the node is left alone. Held: mu.
-func (h *health) judge(err error) (event, time.Duration) {
+func (n *Node) judge(err error) (event, time.Duration) {
 	kind := rpc.Classify(err)
 	switch {
 	case errors.Is(err, ErrWrongChain):
-		return foreign, h.shun(faultPause)
+		return foreign, n.shun(faultPause)
 	case kind == rpc.Invalid && !errors.Is(err, rpc.ErrGarbled):
-		return lied, h.shun(longestFaultPause)
+		return lied, n.shun(longestFaultPause)
 	case kind == rpc.RateLimited:
 		if wait := rpc.RetryIn(err); wait > 0 {
 			return limited, wait
 		}
 
-		return limited, min(limitPause<<min(h.failures-1, 10), longestLimitPause)
+		return limited, min(limitPause<<min(n.health.failures-1, 10), longestLimitPause)
 	}
 
-	return failed, min(firstPause<<min(h.failures-1, 10), longestPause)
+	return failed, min(firstPause<<min(n.health.failures-1, 10), longestPause)
 }
 
 // shun has a node avoided while others serve, twice as long each time, and returns for how long it
 // is left alone even if none does. Held: mu.
-func (h *health) shun(most time.Duration) time.Duration {
-	now := h.cfg.Now()
-	h.faults++
-	h.lied = now
-	long := min(faultPause<<min(h.faults-1, 10), most)
-	if until := now.Add(long + h.jitter(long)); until.After(h.avoid) {
-		h.avoid = until
+func (n *Node) shun(most time.Duration) time.Duration {
+	now := n.cfg.Now()
+	n.health.faults++
+	n.health.lied = now
+	long := min(faultPause<<min(n.health.faults-1, 10), most)
+	if until := now.Add(long + n.jitter(long)); until.After(n.health.avoid) {
+		n.health.avoid = until
 	}
 
-	return min(alonePause<<min(h.faults-1, 10), longestAlonePause)
+	return min(alonePause<<min(n.health.faults-1, 10), longestAlonePause)
 }
 
-func (h *health) jitter(pause time.Duration) time.Duration {
-	return time.Duration(h.cfg.Rand() * float64(pause) / 4)
+func (n *Node) jitter(pause time.Duration) time.Duration {
+	return time.Duration(n.cfg.Rand() * float64(pause) / 4)
 }
 
 // avoided reports whether the node is left alone while others serve. Held: mu.
-func (h *health) avoided() bool { return h.fault != nil || h.cfg.Now().Before(h.avoid) }
+func (n *Node) avoided() bool { return n.health.fault != nil || n.cfg.Now().Before(n.health.avoid) }
 
 // become changes the state by an event, and reports whether it did. err is why; nil: it works. Held: mu.
-func (h *health) become(what event, err error) bool {
-	was := h.state
-	if h.state = transitions[was][what]; h.state == was {
+func (n *Node) become(what event, err error) bool {
+	was := n.health.state
+	if n.health.state = transitions[was][what]; n.health.state == was {
 		return false
 	}
 
-	if !h.state.Up() {
-		h.proven.Store(false)
+	if !n.health.state.Up() {
+		n.proven.Store(false)
 	}
 
-	h.say(was, err)
+	n.say(was, err)
 
 	return true
 }
@@ -241,57 +231,58 @@ func (h *health) become(what event, err error) bool {
 const sayAgain = time.Minute
 
 // say tells operators of a change of state, or of a new reason. Held: mu.
-func (h *health) say(was State, err error) {
-	h.cfg.Metrics.state(h.cfg.Name, h.state)
-	attrs := []any{slog.String("endpoint", h.cfg.Name), slog.String("state", string(h.shown())),
+func (n *Node) say(was State, err error) {
+	n.cfg.Metrics.state(n.cfg.Name, n.health.state)
+	attrs := []any{slog.String("endpoint", n.cfg.Name), slog.String("state", string(n.shown())),
 		slog.String("was", string(was))}
 	if err != nil {
-		if h.heard[h.state] == nil {
-			h.heard[h.state] = &logging.Repeats{}
+		if n.health.heard[n.health.state] == nil {
+			n.health.heard[n.health.state] = &logging.Repeats{}
 		}
 
-		h.hushed = h.heard[h.state].Lately(err, h.cfg.Now(), sayAgain)
+		n.health.hushed = n.health.heard[n.health.state].Lately(err, n.cfg.Now(), sayAgain)
 	}
 
 	switch {
-	case err != nil && !h.hushed:
-		h.cfg.Log.Warn("endpoint not working", append(attrs, slog.Any("err", err))...)
+	case err != nil && !n.health.hushed:
+		n.cfg.Log.Warn("endpoint not working", append(attrs, slog.Any("err", err))...)
 	case err != nil:
-		h.cfg.Log.Debug("endpoint not working", append(attrs, slog.Any("err", err))...)
-	case !was.Up() && !h.hushed:
-		h.cfg.Log.Info("endpoint is up", attrs...)
+		n.cfg.Log.Debug("endpoint not working", append(attrs, slog.Any("err", err))...)
+	case !was.Up() && !n.health.hushed:
+		n.cfg.Log.Info("endpoint is up", attrs...)
 	default:
-		h.cfg.Log.Debug("endpoint changed", attrs...)
+		n.cfg.Log.Debug("endpoint changed", attrs...)
 	}
 }
 
 // shown is the state as operators see it. Held: mu.
-func (h *health) shown() State {
-	if h.avoided() && h.state != WrongChain {
+func (n *Node) shown() State {
+	if n.avoided() && n.health.state != WrongChain {
 		return Suspect
 	}
 
-	return h.state
+	return n.health.state
 }
 
 // Serves reports whether the node can be counted on: it is in use, has not answered wrongly lately,
 // and may be asked at once or soon.
-func (h *health) Serves() bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.state.Up() && !h.avoided() && h.resume.Sub(h.cfg.Now()) <= LongestWait
+func (n *Node) Serves() bool { return n.Claim().Serves }
+
+// serves is Serves. Held: mu.
+func (n *Node) serves() bool {
+	return n.health.state.Up() && !n.avoided() && n.health.resume.Sub(n.cfg.Now()) <= LongestWait
 }
 
 // Pause says how long the node is not to be asked, given whether another one serves.
-func (h *health) Pause(served bool) time.Duration {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	now, until := h.cfg.Now(), h.resume
-	if served && h.avoid.After(until) {
-		until = h.avoid
+func (n *Node) Pause(served bool) time.Duration {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	now, until := n.cfg.Now(), n.health.resume
+	if served && n.health.avoid.After(until) {
+		until = n.health.avoid
 	}
 
-	if served && h.fault != nil {
+	if served && n.health.fault != nil {
 		until = now.Add(rememberedFor) // another look then
 	}
 
@@ -300,24 +291,26 @@ func (h *health) Pause(served bool) time.Duration {
 
 // Retire takes a node out of use that served because no better one was there: what it says of the head no longer
 // counts.
-func (h *health) Retire() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.avoided() && h.state.Up() && !h.cfg.Now().Before(h.resume) {
-		h.become(lied, nil)
+func (n *Node) Retire() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.avoided() && n.health.state.Up() && !n.cfg.Now().Before(n.health.resume) {
+		n.become(lied, nil)
 	}
 }
 
-func (h *health) status() Status {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	st := Status{Name: h.cfg.Name, State: h.shown(), Up: h.state.Up(), Latency: h.latency, Fault: h.fault}
-	if h.err != nil {
-		st.LastError, st.Failed = h.err.Error(), h.failed
+// Status of the node.
+func (n *Node) Status() Status {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	st := Status{Name: n.cfg.Name, State: n.shown(), Up: n.health.state.Up(), Head: n.claim.Head.Number,
+		Latency: n.health.latency, Fault: n.health.fault}
+	if n.health.err != nil {
+		st.LastError, st.Failed = n.health.err.Error(), n.health.failed
 	}
 
 	return st
 }
 
 // Disagrees counts an answer that contradicts the other endpoints'.
-func (h *health) Disagrees() { h.cfg.Metrics.disagreements.WithLabelValues(h.cfg.Name).Inc() }
+func (n *Node) Disagrees() { n.cfg.Metrics.disagreements.WithLabelValues(n.cfg.Name).Inc() }

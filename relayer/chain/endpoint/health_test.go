@@ -39,8 +39,8 @@ func TestTransitions(t *testing.T) {
 }
 
 // tried is the health of a node at a time, without jitter.
-func tried(now *time.Time, log io.Writer) *health {
-	return newHealth(&Config{Name: "http://a", Log: slog.New(slog.NewTextHandler(log, nil)), Secrets: redact.New(),
+func tried(now *time.Time, log io.Writer) *Node {
+	return New(Config{Name: "http://a", Log: slog.New(slog.NewTextHandler(log, nil)), Secrets: redact.New(),
 		Metrics: NewMetrics(nil, []string{"http://a"}), Rand: func() float64 { return 0 },
 		Now: func() time.Time { return *now }})
 }
@@ -57,9 +57,9 @@ func TestHealth(t *testing.T) {
 	works := func(asked, ended float64) State {
 		now = at(ended)
 		h.worked(at(asked), 0)
-		return h.status().State
+		return h.Status().State
 	}
-	require.Equal(t, Untried, h.status().State)
+	require.Equal(t, Untried, h.Status().State)
 	require.Equal(t, Healthy, works(0, 0.1))
 
 	// Four requests that were in flight together are one failure.
@@ -67,45 +67,45 @@ func TestHealth(t *testing.T) {
 		fails(rpc.ErrDisconnected, 1, 1.1)
 	}
 
-	require.Equal(t, Unsteady, h.status().State)
-	require.Equal(t, 1, h.failures)
-	require.Equal(t, firstPause, h.resume.Sub(at(1.1)))
+	require.Equal(t, Unsteady, h.Status().State)
+	require.Equal(t, 1, h.health.failures)
+	require.Equal(t, firstPause, h.health.resume.Sub(at(1.1)))
 	require.Equal(t, Unsteady, works(1, 1.2), "it was sent before")
 	fails(rpc.ErrDisconnected, 2, 2)
-	require.Equal(t, Down, h.status().State)
+	require.Equal(t, Down, h.Status().State)
 	for i := range 20 {
 		fails(rpc.ErrDisconnected, float64(3+10*i), float64(3+10*i))
 	}
 
-	require.Equal(t, longestPause, h.resume.Sub(at(193)), "it is never left alone for longer")
+	require.Equal(t, longestPause, h.health.resume.Sub(at(193)), "it is never left alone for longer")
 	require.Equal(t, Healthy, works(202, 202))
 
 	// A wrong answer: it is avoided until logs prove otherwise, or until its time is over, and in use where it answers.
 	fails(fmt.Errorf("%w: logs", rpc.ErrInvalid), 300, 300)
-	require.Equal(t, Suspect, h.status().State)
-	require.False(t, h.status().Up)
-	require.Equal(t, at(330), h.avoid)
+	require.Equal(t, Suspect, h.Status().State)
+	require.False(t, h.Status().Up)
+	require.Equal(t, at(330), h.health.avoid)
 	require.Equal(t, Suspect, works(302, 302))
-	require.True(t, h.status().Up)
+	require.True(t, h.Status().Up)
 	require.False(t, h.Serves())
 	require.Positive(t, h.Pause(true))
 	require.Negative(t, h.Pause(false))
 	h.proves(at(299))
-	require.Equal(t, Suspect, h.status().State, "asked before it lied")
+	require.Equal(t, Suspect, h.Status().State, "asked before it lied")
 	h.Retire()
-	require.False(t, h.status().Up, "another one serves")
+	require.False(t, h.Status().Up, "another one serves")
 	h.proves(at(304))
-	require.Equal(t, Healthy, h.status().State)
+	require.Equal(t, Healthy, h.Status().State)
 	require.True(t, h.Serves())
 	fails(fmt.Errorf("%w: logs", rpc.ErrInvalid), 400, 400)
 	require.Equal(t, Healthy, works(431, 431), "its time is over")
 
 	// A limit: as long as it says, else a second, twice as long each time.
 	fails(&rpc.Error{Code: 429, Retry: 7 * time.Second}, 500, 500)
-	require.Equal(t, Limited, h.status().State)
-	require.Equal(t, at(507), h.resume)
+	require.Equal(t, Limited, h.Status().State)
+	require.Equal(t, at(507), h.health.resume)
 	fails(errors.Join(ErrWrongChain), 9000, 9000)
-	require.Equal(t, WrongChain, h.status().State)
+	require.Equal(t, WrongChain, h.Status().State)
 }
 
 // What a node is set aside for holds until it is taken back, whatever it answers.
@@ -118,14 +118,14 @@ func TestSetAside(t *testing.T) {
 	now = now.Add(24 * time.Hour)
 	h.worked(now, 0)
 	h.proves(now)
-	require.Equal(t, Suspect, h.status().State)
-	require.True(t, h.status().Up, "no other may serve")
+	require.Equal(t, Suspect, h.Status().State)
+	require.True(t, h.Status().Up, "no other may serve")
 	require.Equal(t, rememberedFor, h.Pause(true))
 	h.Retire()
-	require.False(t, h.status().Up, "another serves")
+	require.False(t, h.Status().Up, "another serves")
 	h.worked(now, 0)
 	h.SetAside(nil)
-	require.Equal(t, Healthy, h.status().State)
+	require.Equal(t, Healthy, h.Status().State)
 	require.True(t, h.Serves())
 }
 

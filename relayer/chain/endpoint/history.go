@@ -57,18 +57,18 @@ func (n *Node) showsLogs(ctx context.Context, from, to uint64) (block uint64, er
 // indexed makes sure of an answer that there are no logs in from..silent: the index of a node may begin later than its
 // headers, and it leaves out what is older. It is asked once for logs that are as old.
 func (n *Node) indexed(ctx context.Context, from, silent uint64) error {
-	for !n.oldLogs.given(from) {
+	for !n.gives.oldLogs.given(from) {
 		_, err := n.showsLogs(ctx, from, silent)
 		switch {
 		case err == nil || unwilling(err): // or it cannot be told
-			n.oldLogs.gave(from)
+			n.gives.oldLogs.gave(from)
 		case errors.Is(err, ErrNoHistory): // found out by another reading meanwhile
 			return err
 		case !errors.Is(err, rpc.ErrBehind): // it is told by the next range
 			return nil
 		case !errors.Is(err, errNoOldLogs):
 			return err
-		case n.oldLogs.note(from):
+		case n.gives.oldLogs.note(from):
 			return fmt.Errorf("%w: %w", ErrNoHistory, err)
 		}
 	}

@@ -34,7 +34,7 @@ const upgradeAfter = time.Minute
 // either. Of a chain on which no answer has kept the law nothing is concluded. Its methods may be called concurrently.
 type Law struct {
 	about string
-	*lawgiver
+	chain *lawgiver
 
 	mu     sync.Mutex
 	holds  bool
@@ -70,7 +70,7 @@ type Laws struct {
 func NewLaws(endpoints int, now func() time.Time, log *slog.Logger, shown func()) *Laws {
 	common := &lawgiver{endpoints: endpoints, now: now, log: log, shown: shown}
 	law := func(about string) *Law {
-		return &Law{about: about, lawgiver: common, kept: map[string]uint64{}, broken: map[string]breach{}}
+		return &Law{about: about, chain: common, kept: map[string]uint64{}, broken: map[string]breach{}}
 	}
 
 	return &Laws{Headers: law("headers hash"), Receipts: law("receipts prove"), Bodies: law("transactions prove")}
@@ -105,7 +105,7 @@ func (l *Laws) Demanded() bool { return l.Bodies.Holds() }
 func (l *Law) demand() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.holds = l.holds || l.shown != nil && !l.lapsed
+	l.holds = l.holds || l.chain.shown != nil && !l.lapsed
 }
 
 // Holds reports whether the chain has shown the law.
@@ -119,9 +119,9 @@ func (l *Law) Holds() bool {
 // newer, and breaks it, is a forgery then.
 func (l *Law) Kept(endpoint string, block uint64) {
 	l.mu.Lock()
-	if l.shown != nil {
+	if l.chain.shown != nil {
 		if !l.holds {
-			l.shown()
+			l.chain.shown()
 		}
 
 		l.holds, l.lapsed = true, false
@@ -157,7 +157,7 @@ func (l *Law) Seen(endpoint string) {
 func (l *Law) Broken(ctx context.Context, endpoint string, block uint64, accuse func()) (forgery bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !l.holds || l.endpoints == 1 {
+	if !l.holds || l.chain.endpoints == 1 {
 		return l.holds
 	}
 
@@ -167,12 +167,12 @@ func (l *Law) Broken(ctx context.Context, endpoint string, block uint64, accuse 
 		}
 	}
 
-	now := l.now()
+	now := l.chain.now()
 	if _, known := l.broken[endpoint]; !known {
 		l.broken[endpoint] = breach{now, block, accuse}
 	}
 
-	if len(l.broken) < l.endpoints {
+	if len(l.broken) < l.chain.endpoints {
 		return false
 	}
 
@@ -183,8 +183,8 @@ func (l *Law) Broken(ctx context.Context, endpoint string, block uint64, accuse 
 	}
 
 	l.holds, l.lapsed = false, true
-	l.log.ErrorContext(ctx, "no endpoint gives blocks that prove themselves any more: the chain's rules have changed, "+
-		"and reading goes on without this proof. Update the relayer", slog.String("law", l.about))
+	l.chain.log.ErrorContext(ctx, "no endpoint gives blocks that prove themselves any more: the chain's rules have "+
+		"changed, and reading goes on without this proof. Update the relayer", slog.String("law", l.about))
 
 	return false
 }
@@ -195,14 +195,14 @@ const Remedy = "ask another endpoint too (RPC_URLS); if the chain itself hashes 
 
 // authentic tests that a header is what its hash vouches for, where the chain's headers are. Headers that
 // prove themselves are tested by what a reader knows of the chain, which makes the law hold.
-func (l *link) authentic(ctx context.Context, h rpc.Header, claim []byte) error {
-	law := l.cfg.Laws.Headers
+func (n *Node) authentic(ctx context.Context, h rpc.Header, claim []byte) error {
+	law := n.cfg.Laws.Headers
 	if h.Proved {
-		law.Seen(l.cfg.Name)
+		law.Seen(n.cfg.Name)
 		return nil
 	}
 
-	err := l.breaks(ctx, law, h, "the header", "is not what its hash vouches for", claim)
+	err := n.breaks(ctx, law, h, "the header", "is not what its hash vouches for", claim)
 	if errors.Is(err, ErrUnproved) {
 		return nil
 	}
@@ -212,12 +212,12 @@ func (l *link) authentic(ctx context.Context, h rpc.Header, claim []byte) error 
 
 // breaks is the error of an answer about a block that breaks a law: a Forgery where others show that the chain has that
 // still, ErrDisagree while nobody shows it, ErrUnproved where the chain does not have it.
-func (h *health) breaks(ctx context.Context, law *Law, of rpc.Header, what, how string, claim []byte) error {
+func (n *Node) breaks(ctx context.Context, law *Law, of rpc.Header, what, how string, claim []byte) error {
 	f := &Forgery{What: fmt.Sprintf("%s of block %d (%s) %s: %s", what, of.Number, of.Hash, how, Remedy),
 		Evidence: string(claim[:min(len(claim), maxEvidence)])}
 	later := context.WithoutCancel(ctx)
 	switch {
-	case law.Broken(ctx, h.cfg.Name, of.Number, func() { h.Blame(later, f) }):
+	case law.Broken(ctx, n.cfg.Name, of.Number, func() { n.Blame(later, f) }):
 		return f
 	case law.Holds():
 		return fmt.Errorf("%w: %s", ErrDisagree, f.What)

@@ -131,7 +131,7 @@ func TestAllowanceIsLearnt(t *testing.T) {
 	for _, batch := range []int{1, 2, 8} {
 		for _, rate := range []float64{2, 5, 50} {
 			synctest.Test(t, func(t *testing.T) {
-				a := newAllowance(0, time.Now)
+				a := newGate(0, time.Now)
 				provider := &bucket{rate: rate, burst: max(2*rate, float64(batch)), tokens: max(2*rate, float64(batch)),
 					at: time.Now()}
 				begun := time.Now()
@@ -178,7 +178,7 @@ func TestAllowanceUnderEachLimiter(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					const last = 3 * time.Minute
 					takes, begun := limiter(rate), time.Now()
-					a := newAllowance(0, time.Now)
+					a := newGate(0, time.Now)
 					var asked []time.Time
 					through, refusals, pause := 0, 0, limitPause
 					for time.Since(begun) < last {
@@ -265,7 +265,7 @@ func TestWidthIsLearnt(t *testing.T) {
 		t.Run(fmt.Sprint(atOnce), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				const askers, long, last = 8, 50 * time.Millisecond, 2 * time.Minute
-				a, begun := newAllowance(0, time.Now), time.Now()
+				a, begun := newGate(0, time.Now), time.Now()
 				var through, refusals, inFlight atomic.Int64
 				var all sync.WaitGroup
 				for range askers {
@@ -305,7 +305,7 @@ func TestWidthIsLearnt(t *testing.T) {
 // What can wait lets what is urgent go first where only one request is taken at a time, too.
 func TestUrgentGoesFirstToAPlace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := newAllowance(0, time.Now)
+		a := newGate(0, time.Now)
 		a.width.size = 1
 		_, err := a.take(t.Context(), 1)
 		require.NoError(t, err)
@@ -323,7 +323,7 @@ func TestUrgentGoesFirstToAPlace(t *testing.T) {
 			synctest.Wait()
 		}
 		for range 3 {
-			asks(rpc.Later(t.Context()), "later")
+			asks(Later(t.Context()), "later")
 		}
 
 		for range 3 {
@@ -341,7 +341,7 @@ func TestUrgentGoesFirstToAPlace(t *testing.T) {
 // long, they are told.
 func TestPauseHoldsForThoseWhoWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := newAllowance(1, time.Now)
+		a := newGate(1, time.Now)
 		_, err := a.take(t.Context(), 1)
 		require.NoError(t, err)
 		s := sent{at: time.Now(), before: 1}
@@ -365,7 +365,7 @@ func TestPauseHoldsForThoseWhoWait(t *testing.T) {
 // What is needed now goes before polling, which has its turn all the same.
 func TestUrgentGoesFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := newAllowance(2, time.Now)
+		a := newGate(2, time.Now)
 		take := func(ctx context.Context, n int) error {
 			_, err := a.take(ctx, n)
 			if err == nil {
@@ -378,7 +378,7 @@ func TestUrgentGoesFirst(t *testing.T) {
 		order := make(chan string, 40)
 		for range 5 {
 			go func() {
-				if take(rpc.Later(t.Context()), 1) == nil {
+				if take(Later(t.Context()), 1) == nil {
 					order <- "later"
 				}
 			}()

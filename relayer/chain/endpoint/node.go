@@ -5,37 +5,45 @@
 // machines that have different heads. So nothing is concluded from one answer about another, only
 // from what an answer itself proves: logs carry their block's hash.
 //
-//	ReadRange ── span ─────────► link       logs of final blocks
-//	ReadBlock ─────────────────► link       logs of one block, by its receipts
-//	Do ────────────────────────► link       everything else
-//	                              ├── allowance, batches ──► rpc.Client
+//	ReadRange ── span ─────────► send       logs of final blocks
+//	ReadBlock ─────────────────► send       logs of one block, by its receipts
+//	Do ────────────────────────► send       everything else
+//	                              ├── gate, batches ──► rpc.Client
 //	                              └── health: states and transitions
 //
-// What a node's refusals teach is kept here and kept to by everything that asks it: requests per
-// second (pace) and at a time (width), both behind one gate (allowance), requests per batch (batches),
-// blocks per request (span); and addresses per request, how far back it goes, and that it wants addresses
-// named (abilities).
+// What a node's refusals teach is kept here and kept to by everything that asks it, each a limit of the same kind:
+// requests per second and batches at a time, both behind one gate, requests per batch (batches), blocks per request
+// (span), addresses per request; and what it does not give (abilities).
 package endpoint
 
 import (
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/semaphore"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/chain/rpc"
+	"github.com/fusion-prime/escrow-relayer/relayer/logging"
 )
 
 // Node is one endpoint. Its methods may be called concurrently.
 type Node struct {
-	*link
-	*abilities
-	cfg  *Config
-	span *span
+	cfg     *Config
+	client  rpc.Client
+	gate    *gate
+	batches *limit // requests of one
+	span    *span
+	gives   abilities
+	proven  atomic.Bool         // the chain id was checked since the node was last out of use
+	late    atomic.Bool         // logs were, and have not been answered since
+	slow    atomic.Bool         // logs take longer than quickTimeout
+	offers  *semaphore.Weighted // transactions on their way
 
-	mu    sync.Mutex
-	claim Claim     // but Of, Up and Serves
-	moved time.Time // when its head last rose, or StandsStill said that it had not
+	mu     sync.Mutex
+	health health
+	claim  Claim     // but Of, Up and Serves
+	moved  time.Time // when its head last rose, or StandsStill said that it had not
 }
 
 // New returns a node and connects to nothing.
@@ -44,8 +52,15 @@ func New(cfg Config) *Node {
 		cfg.Large = semaphore.NewWeighted(1)
 	}
 
-	return &Node{cfg: &cfg, link: newLink(&cfg), abilities: newAbilities(cfg.MaxAddresses, cfg.Now),
-		span: newSpan(cfg.MaxRange, cfg.Now)}
+	n := &Node{cfg: &cfg, gate: newGate(cfg.MaxRPS, cfg.Now), span: newSpan(cfg.MaxRange, cfg.Now),
+		batches: newLimit(callsAtOnce, callsPerBatch, callsPerBatch, cfg.Now),
+		gives:   newAbilities(cfg.MaxAddresses, cfg.Now), offers: semaphore.NewWeighted(mostOffers),
+		health: health{state: Untried, heard: map[State]*logging.Repeats{}}}
+	if n.client = rpc.NewHTTP(cfg.URL, cfg.Dial); cfg.webSocket() {
+		n.client = rpc.NewWS(cfg.URL, cfg.Dial, n.checkChain)
+	}
+
+	return n
 }
 
 // Claim is what a node says of the chain.
@@ -63,7 +78,7 @@ func (n *Node) Claim() Claim {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	c := n.claim
-	c.Of, c.Up, c.Serves = n, n.status().Up, n.Serves()
+	c.Of, c.Up, c.Serves = n, n.health.state.Up(), n.serves()
 
 	return c
 }
@@ -105,13 +120,6 @@ func (n *Node) Tags(final, safe rpc.Header) {
 // Has reports whether the node may have a block and its logs: by its head, and unless it has shown that it threw it
 // away, or gives no logs.
 func (n *Node) Has(block uint64) bool {
-	return n.Claim().Head.Number >= block && !n.oldHeaders.holds(block) && !n.oldLogs.holds(block) && !n.anyLogs.holds(0)
-}
-
-// Status of the node.
-func (n *Node) Status() Status {
-	st := n.status()
-	st.Head = n.Claim().Head.Number
-
-	return st
+	return n.Claim().Head.Number >= block && !n.gives.oldHeaders.holds(block) && !n.gives.oldLogs.holds(block) &&
+		!n.gives.anyLogs.holds(0)
 }

@@ -57,7 +57,7 @@ func (n *Node) readPart(ctx context.Context, from, to uint64, f *Filter) (Batch,
 	b, bytes, err := n.rangeLogs(ctx, from, from+size-1, f)
 	switch {
 	case err == nil:
-		n.anyLogs.gave(0)
+		n.gives.anyLogs.gave(0)
 		n.span.answered(f, size, fullness(len(b.Logs), bytes, int(n.cfg.MaxBytes/8)))
 	case ctx.Err() == nil:
 		err = n.refusal(ctx, err, from, size, f)
@@ -72,8 +72,8 @@ func (b *Batch) Follows(block common.Hash) bool { return block == (common.Hash{}
 // Never reports whether such a reading cannot be had of the node, whenever it is asked: it has refused all logs, logs
 // of contracts that are not named, or so old a block, for over a minute. A shorter time says nothing of the next one.
 func (n *Node) Never(from uint64, f *Filter) bool {
-	return n.oldHeaders.forGood(from) || n.oldLogs.forGood(from) || n.anyLogs.forGood(0) ||
-		f.Addresses == nil && n.unnamed.forGood(0)
+	return n.gives.oldHeaders.forGood(from) || n.gives.oldLogs.forGood(from) || n.gives.anyLogs.forGood(0) ||
+		f.Addresses == nil && n.gives.unnamed.forGood(0)
 }
 
 // errFewer means that the node is to be asked at once for fewer blocks.
@@ -91,12 +91,12 @@ func (n *Node) refusal(ctx context.Context, err error, from, size uint64, f *Fil
 	switch {
 	case unknown && n.span.of(f).spares(float64(size)): // it has answered for as many: once more, and it is the range
 	case kind == rpc.Pruned:
-		if n.oldLogs.note(from) {
+		if n.gives.oldLogs.note(from) {
 			err = fmt.Errorf("%w: %w", ErrNoHistory, err)
 		}
 	case kind == rpc.Unsupported && isSaid, errors.Is(err, rpc.ErrGarbled), rpc.Shrinks(kind) && !notSent(err):
 		if size == 1 {
-			n.batches.doubt(2) // it may be what else was in the batch
+			n.batches.spares(2) // it may be what else was in the batch
 		}
 
 		fewer := n.span.refused(f, size)
@@ -104,7 +104,7 @@ func (n *Node) refusal(ctx context.Context, err error, from, size uint64, f *Fil
 			return errFewer
 		}
 
-		if isSaid && !fewer && n.anyLogs.note(0) && n.answersNamed(ctx, from, f) {
+		if isSaid && !fewer && n.gives.anyLogs.note(0) && n.answersNamed(ctx, from, f) {
 			return fmt.Errorf("%w: %w", ErrAddressRequired, err)
 		}
 	}
@@ -123,7 +123,7 @@ func (n *Node) answersNamed(ctx context.Context, block uint64, f *Filter) bool {
 		}
 	}
 
-	n.unnamed.note(0)
+	n.gives.unnamed.note(0)
 
 	return true
 }
@@ -173,12 +173,12 @@ func (n *Node) rangeLogs(ctx context.Context, from, to uint64, f *Filter) (Batch
 		return b, 0, err
 	}
 
-	n.oldHeaders.gave(from)
+	n.gives.oldHeaders.gave(from)
 	silent := n.Claim().Head.Number // up to this block it has given no logs
 	if len(a.logs) > 0 {
 		n.proves(asked)
-		n.oldLogs.gave(a.logs[0].BlockNumber)
-		if silent = a.logs[0].BlockNumber - 1; !n.oldLogs.doubted() {
+		n.gives.oldLogs.gave(a.logs[0].BlockNumber)
+		if silent = a.logs[0].BlockNumber - 1; !n.gives.oldLogs.doubted() {
 			return b, a.bytes, nil
 		}
 	}
@@ -203,22 +203,22 @@ func (n *Node) readBlock(ctx context.Context, h rpc.Header, q query) (a logsAnsw
 	}
 
 	asked := n.cfg.Now()
-	q.where, q.block, q.answered = n.where(h), true, n.anyLogs.given(0)
+	q.where, q.block, q.answered = n.where(h), true, n.gives.anyLogs.given(0)
 	if a, err = n.logs(ctx, q); err != nil {
 		_, said := errors.AsType[*logsRefused](err)
 		if said && strings.Contains(strings.ToLower(err.Error()), "blockhash") {
-			n.byHash.note(0)
+			n.gives.byHash.note(0)
 			return a, err
 		}
 
 		if kind := rpc.Classify(err); said && (kind == rpc.Failed || kind == rpc.Unsupported) {
-			n.anyLogs.note(0)
+			n.gives.anyLogs.note(0)
 		}
 
 		return a, err
 	}
 
-	n.anyLogs.gave(0)
+	n.gives.anyLogs.gave(0)
 
 	if q.heads != nil {
 		if found, err := a.head.Header(h.Number); err != nil {
@@ -234,7 +234,7 @@ func (n *Node) readBlock(ctx context.Context, h rpc.Header, q query) (a logsAnsw
 
 	if a.all > 0 {
 		n.proves(asked)
-		n.oldLogs.gave(h.Number)
+		n.gives.oldLogs.gave(h.Number)
 	}
 
 	return a, nil
@@ -272,7 +272,7 @@ func (n *Node) Parent(ctx context.Context, child rpc.Header) (h rpc.Header, err 
 			child.Number, child.Parent)
 	}
 
-	n.oldHeaders.gave(h.Number)
+	n.gives.oldHeaders.gave(h.Number)
 
 	return h, nil
 }
@@ -310,7 +310,7 @@ func (n *Node) Headers(ctx context.Context, numbers []uint64) ([]rpc.Header, err
 
 		h, fault := calls[i].Header(number)
 		if fault == nil {
-			n.oldHeaders.gave(number)
+			n.gives.oldHeaders.gave(number)
 			list = append(list, h)
 		}
 
@@ -346,7 +346,7 @@ func (n *Node) Lacks(ctx context.Context, block, far uint64, err error) error {
 		return err
 	}
 
-	for believed := false; !believed; believed = n.oldHeaders.note(block) {
+	for believed := false; !believed; believed = n.gives.oldHeaders.note(block) {
 		if _, missing := n.Header(ctx, block); !errors.Is(missing, rpc.ErrBehind) && rpc.Classify(missing) != rpc.Pruned {
 			return err
 		}
@@ -374,33 +374,32 @@ type logsAnswer struct {
 	bytes int
 }
 
-// logs asks for the logs of all of a filter's parts. Those of one block may be a large answer, if they have to: then
-// logs that have one part in 16 of it are left out.
+// logs asks for the logs of all of a filter's parts. Those of one block may be a large answer, if they have to.
 func (n *Node) logs(ctx context.Context, q query) (a logsAnswer, err error) {
-	ask := func(limit int64, large bool) error {
+	ask := func(limit int64) error {
 		for {
-			chunk := int(n.addresses.allowed())
-			a, err = n.parts(ctx, q, q.filter.parts(chunk), limit, large)
+			chunk := int(n.gives.addresses.allowed())
+			a, err = n.parts(ctx, q, q.filter.parts(chunk), limit)
 			named := min(chunk, len(q.filter.Addresses))
 			if rpc.Classify(err) != rpc.TooManyAddresses || named <= 1 {
 				return err
 			}
 
-			n.addresses.refused(float64(named), 0)
+			n.gives.addresses.refused(float64(named), 0)
 		}
 	}
 	if q.block {
 		err = n.large(ctx, ask)
 	} else {
-		err = ask(n.cfg.MaxBytes, false)
+		err = ask(n.cfg.MaxBytes)
 	}
 
 	switch {
 	case q.filter.Addresses != nil:
 	case err == nil:
-		n.unnamed.gave(0)
+		n.gives.unnamed.gave(0)
 	case rpc.Classify(err) == rpc.AddressRequired:
-		n.unnamed.note(0)
+		n.gives.unnamed.note(0)
 		err = fmt.Errorf("%w: %w", ErrAddressRequired, err)
 	case errors.Is(err, rpc.ErrTooLarge) && q.block:
 		err = fmt.Errorf("the logs of one block: %w: set LOG_FILTER=addresses, which asks for those of escrows only", err)
@@ -410,8 +409,8 @@ func (n *Node) logs(ctx context.Context, q query) (a logsAnswer, err error) {
 }
 
 // large asks for what a single block has. Of answers that are larger than others may be, one is read at a time.
-func (n *Node) large(ctx context.Context, ask func(limit int64, large bool) error) error {
-	err := ask(n.cfg.MaxBytes, false)
+func (n *Node) large(ctx context.Context, ask func(limit int64) error) error {
+	err := ask(n.cfg.MaxBytes)
 	if !errors.Is(err, rpc.ErrTooLarge) {
 		return err
 	}
@@ -422,10 +421,10 @@ func (n *Node) large(ctx context.Context, ask func(limit int64, large bool) erro
 
 	defer n.cfg.Large.Release(1)
 
-	return ask(blockAnswer, true)
+	return ask(blockAnswer)
 }
 
-func (n *Node) parts(ctx context.Context, q query, parts []string, limit int64, large bool) (logsAnswer, error) {
+func (n *Node) parts(ctx context.Context, q query, parts []string, limit int64) (logsAnswer, error) {
 	a := logsAnswer{logs: []types.Log{}}
 	keep := q.keep
 	if keep == nil {
@@ -440,8 +439,7 @@ func (n *Node) parts(ctx context.Context, q query, parts []string, limit int64, 
 	for _, some := range batches {
 		calls := make([]*rpc.Call, 0, callsPerBatch)
 		for _, part := range some {
-			calls = append(calls, &rpc.Call{Method: rpc.GetLogs, Params: "[{" + q.where + part + "}]", Keep: keep,
-				PassLong: large})
+			calls = append(calls, &rpc.Call{Method: rpc.GetLogs, Params: "[{" + q.where + part + "}]", Keep: keep})
 		}
 
 		for _, head := range q.heads {

@@ -31,7 +31,7 @@ var errNoReceipts = fmt.Errorf("%w: it gives none", ErrUnproved)
 func (n *Node) ReadBlock(ctx context.Context, h rpc.Header, f *Filter) (match []types.Log, size int, proved bool,
 	err error) {
 	q := &rpc.Call{Method: rpc.GetReceipts, Params: `["` + h.Hash.Hex() + `"]`, Keep: ofBlock(h.Hash, f), Encode: h.Proved}
-	given := n.allReceipts.given(0)
+	given := n.gives.allReceipts.given(0)
 	together, err := n.receiptsOf(ctx, h, q)
 	match, size = append([]types.Log{}, q.Logs...), q.Bytes
 	proved = err == nil && h.Proved
@@ -41,7 +41,7 @@ func (n *Node) ReadBlock(ctx context.Context, h rpc.Header, f *Filter) (match []
 	}
 
 	if err == nil && !given && rpc.Classify(together) == rpc.TimedOut {
-		n.allReceipts.note(0) // it answers others
+		n.gives.allReceipts.note(0) // it answers others
 	}
 
 	return match, size, proved, err
@@ -89,7 +89,7 @@ func (n *Node) receiptsOf(ctx context.Context, h rpc.Header, q *rpc.Call) (toget
 // size is how many bytes of receipts were read.
 func (n *Node) ReadProved(ctx context.Context, numbers []uint64, claimed func(uint64) common.Hash, f *Filter) (
 	headers []rpc.Header, proved map[common.Hash][]types.Log, size int) {
-	if n.allReceipts.holds(0) {
+	if n.gives.allReceipts.holds(0) {
 		return nil, nil, 0
 	}
 
@@ -101,7 +101,7 @@ func (n *Node) ReadProved(ctx context.Context, numbers []uint64, claimed func(ui
 			&rpc.Call{Method: rpc.GetReceipts, Params: `["` + hash.Hex() + `"]`, Keep: ofBlock(hash, f), Encode: true})
 	}
 
-	if n.sendLogs(ctx, bounds{limit: n.cfg.MaxBytes, answered: n.allReceipts.given(0)}, calls) != nil {
+	if n.sendLogs(ctx, bounds{limit: n.cfg.MaxBytes, answered: n.gives.allReceipts.given(0)}, calls) != nil {
 		return nil, nil, 0
 	}
 
@@ -129,7 +129,7 @@ func (n *Node) ReadProved(ctx context.Context, numbers []uint64, claimed func(ui
 
 // together asks for all receipts of a block. errNoReceipts: the node refuses them so.
 func (n *Node) together(ctx context.Context, h rpc.Header, q *rpc.Call) error {
-	if n.allReceipts.holds(0) {
+	if n.gives.allReceipts.holds(0) {
 		return errNoReceipts
 	}
 
@@ -139,14 +139,14 @@ func (n *Node) together(ctx context.Context, h rpc.Header, q *rpc.Call) error {
 	}
 
 	if err == nil {
-		n.allReceipts.gave(0)
+		n.gives.allReceipts.gave(0)
 		return nil
 	}
 
-	given := n.allReceipts.given(0)
+	given := n.gives.allReceipts.given(0)
 	if refuses(err, given) {
 		if _, said := errors.AsType[*rpc.Error](err); said && !given {
-			n.allReceipts.note(0)
+			n.gives.allReceipts.note(0)
 		}
 
 		err = fmt.Errorf("%w: %w", errNoReceipts, err)
@@ -339,10 +339,9 @@ func unwilling(err error) bool {
 
 // whole asks for what a block has.
 func (n *Node) whole(ctx context.Context, q *rpc.Call) error {
-	answered := q.Method == rpc.GetReceipts && n.allReceipts.given(0)
+	answered := q.Method == rpc.GetReceipts && n.gives.allReceipts.given(0)
 
-	return n.large(ctx, func(limit int64, large bool) error {
-		q.PassLong = large
+	return n.large(ctx, func(limit int64) error {
 		err := n.sendLogs(ctx, bounds{limit: limit, answered: answered}, []*rpc.Call{q})
 
 		return cmp.Or(err, q.Err)

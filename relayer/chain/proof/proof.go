@@ -4,9 +4,7 @@
 package proof
 
 import (
-	"bytes"
 	"encoding/json"
-	"math/big"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/core/types"
@@ -32,14 +30,17 @@ type Receipt struct {
 	Status  uint64
 	Gas     uint64 // used so far in the block
 	Bloom   types.Bloom
-	Logs    []byte // the logs, each appended by AppendLog
+	Logs    []rlp.RawValue // of Log
 	Deposit []uint64
 }
 
-// AppendLog appends a log as in a receipt's hash.
-func AppendLog(b []byte, address common.Address, topics []common.Hash, data []byte) []byte {
-	encoded, _ := rlp.EncodeToBytes(&types.Log{Address: address, Topics: topics, Data: data}) // it cannot fail
-	return append(b, encoded...)
+// Log returns a log as in a receipt's hash.
+func Log(l *types.Log) rlp.RawValue { return encode(l) }
+
+// encode is for what rlp can encode.
+func encode(v any) []byte {
+	b, _ := rlp.EncodeToBytes(v)
+	return b
 }
 
 // Deposit is the type of a deposit on the OP stack, mostType the highest that EIP-2718 allows.
@@ -61,13 +62,10 @@ func (r *Receipt) Encode() (b []byte, known bool) {
 		status = []byte{1}
 	}
 
-	var content []byte
-	content = rlp.AppendUint64(appendString(content, status), r.Gas)
-	content = appendString(content, r.Bloom[:])
-	content = append(appendHead(content, 0xc0, len(r.Logs)), r.Logs...)
+	fields := []any{status, r.Gas, r.Bloom, r.Logs}
 	if r.Type == Deposit {
 		for _, n := range r.Deposit {
-			content = rlp.AppendUint64(content, n)
+			fields = append(fields, n)
 		}
 	}
 
@@ -77,7 +75,7 @@ func (r *Receipt) Encode() (b []byte, known bool) {
 
 	known = r.Type <= types.SetCodeTxType || r.Type == Deposit || r.Type >= arbitrumDeposit && r.Type <= arbitrumInternal
 
-	return append(appendHead(b, 0xc0, len(content)), content...), known
+	return append(b, encode(fields)...), known
 }
 
 // Transaction returns a transaction as it is in the trie under the transactions root, and its hash, of one
@@ -137,7 +135,7 @@ type index struct{ keys, values [][]byte }
 func (t *index) node(some []int, depth int) []byte {
 	first := t.keys[some[0]]
 	if len(some) == 1 {
-		return list(compact(first[depth:], true), appendString(nil, t.values[some[0]]))
+		return encode([][]byte{compact(first[depth:], true), t.values[some[0]]})
 	}
 
 	last, end := t.keys[some[len(some)-1]], depth
@@ -146,10 +144,10 @@ func (t *index) node(some []int, depth int) []byte {
 	}
 
 	if end > depth {
-		return list(compact(first[depth:end], false), t.reference(some, end))
+		return encode([]any{compact(first[depth:end], false), t.reference(some, end)})
 	}
 
-	children := make([][]byte, 0, 17)
+	children := make([]rlp.RawValue, 0, 17)
 	for nibble := range byte(16) {
 		n := 0
 		for n < len(some) && t.keys[some[n]][depth] == nibble {
@@ -157,7 +155,7 @@ func (t *index) node(some []int, depth int) []byte {
 		}
 
 		if n == 0 {
-			children = append(children, []byte{0x80})
+			children = append(children, rlp.EmptyString)
 			continue
 		}
 
@@ -165,17 +163,17 @@ func (t *index) node(some []int, depth int) []byte {
 		some = some[n:]
 	}
 
-	return list(append(children, []byte{0x80})...)
+	return encode(append(children, rlp.EmptyString))
 }
 
 // reference is how a node stands in the one above it: by its hash, or itself where that is no longer.
-func (t *index) reference(some []int, depth int) []byte {
+func (t *index) reference(some []int, depth int) rlp.RawValue {
 	b := t.node(some, depth)
 	if len(b) < common.HashLength {
 		return b
 	}
 
-	return appendString(nil, crypto.Keccak256(b))
+	return encode(crypto.Keccak256(b))
 }
 
 func nibbles(b []byte) (list []byte) {
@@ -186,7 +184,7 @@ func nibbles(b []byte) (list []byte) {
 	return list
 }
 
-// compact encodes nibbles of a leaf, or of an extension.
+// compact packs nibbles of a leaf, or of an extension.
 func compact(nibbles []byte, leaf bool) []byte {
 	flag := byte(0)
 	if leaf {
@@ -204,30 +202,5 @@ func compact(nibbles []byte, leaf bool) []byte {
 		b[i] = nibbles[2*i]<<4 | nibbles[2*i+1]
 	}
 
-	return appendString(nil, b)
-}
-
-// list encodes what is encoded already.
-func list(items ...[]byte) []byte {
-	content := bytes.Join(items, nil)
-	return append(appendHead(nil, 0xc0, len(content)), content...)
-}
-
-func appendString(b, s []byte) []byte {
-	if len(s) == 1 && s[0] < 0x80 {
-		return append(b, s[0])
-	}
-
-	return append(appendHead(b, 0x80, len(s)), s...)
-}
-
-// appendHead appends what precedes a string (0x80) or a list (0xc0).
-func appendHead(b []byte, kind byte, size int) []byte {
-	if size < 56 {
-		return append(b, kind+byte(size))
-	}
-
-	length := big.NewInt(int64(size)).Bytes()
-
-	return append(append(b, kind+55+byte(len(length))), length...)
+	return b
 }

@@ -89,7 +89,7 @@ func TestRealBlocks(t *testing.T) {
 		receipts += len(list)
 		values := make([][]byte, len(list))
 		for i, r := range list {
-			values[i] = encode(r)
+			values[i] = geths(r)
 		}
 
 		require.Equal(t, h.ReceiptHash, Root(values))
@@ -98,15 +98,15 @@ func TestRealBlocks(t *testing.T) {
 	require.Greater(t, receipts, 20)
 }
 
-// encode is Receipt.Encode of a receipt as go-ethereum has it.
-func encode(r *types.Receipt) []byte {
+// geths is Receipt.Encode of a receipt as go-ethereum has it.
+func geths(r *types.Receipt) []byte {
 	own := Receipt{Type: uint64(r.Type), Status: r.Status, Gas: r.CumulativeGasUsed, Bloom: r.Bloom}
 	if len(r.PostState) > 0 {
 		own.Root = r.PostState
 	}
 
 	for _, l := range r.Logs {
-		own.Logs = AppendLog(own.Logs, l.Address, l.Topics, l.Data)
+		own.Logs = append(own.Logs, Log(l))
 	}
 
 	b, _ := own.Encode()
@@ -159,7 +159,7 @@ func TestReceiptTypes(t *testing.T) {
 			r.Bloom = types.CreateBloom(r)
 			var b bytes.Buffer
 			types.Receipts{r}.EncodeIndex(0, &b)
-			require.Equal(t, b.Bytes(), encode(r))
+			require.Equal(t, b.Bytes(), geths(r))
 		}
 	}
 

@@ -101,7 +101,7 @@ func (a *Answer) list(m *message, q *Call, next func(m *message, q *Call) error)
 type wireLog struct {
 	Address        *common.Address `json:"address"`
 	Topics         []common.Hash   `json:"topics"`
-	Data           logData         `json:"data"`
+	Data           hexutil.Bytes   `json:"data"`
 	BlockNumber    number          `json:"blockNumber"`
 	TxHash         common.Hash     `json:"transactionHash"`
 	TxIndex        number          `json:"transactionIndex"`
@@ -109,22 +109,6 @@ type wireLog struct {
 	Index          number          `json:"logIndex"`
 	BlockTimestamp looseNumber     `json:"blockTimestamp"`
 	Removed        bool            `json:"removed"`
-}
-
-// logData is a log's data; cut: it is longer than the message's strings may be.
-type logData struct {
-	bytes hexutil.Bytes
-	cut   bool
-}
-
-// UnmarshalJSON decodes data, unless it was cut.
-func (l *logData) UnmarshalJSON(b []byte) error {
-	if l.cut = len(b) > 1 && b[len(b)-2] == cutMark; l.cut {
-		l.bytes = hexutil.Bytes{}
-		return nil
-	}
-
-	return l.bytes.UnmarshalJSON(b)
 }
 
 const (
@@ -141,7 +125,7 @@ const (
 // check tests a log's numbers against the columns that they are stored in.
 func (w *wireLog) check() error {
 	switch {
-	case w.Address == nil || w.Topics == nil || w.Data.bytes == nil || w.BlockNumber == none || w.Index == none:
+	case w.Address == nil || w.Topics == nil || w.Data == nil || w.BlockNumber == none || w.Index == none:
 		return errors.New("log lacks address, topics, data, blockNumber or logIndex")
 	case len(w.Topics) > maxTopics:
 		return fmt.Errorf("log %d of block %d has %d topics", w.Index, w.BlockNumber, len(w.Topics))
@@ -159,7 +143,7 @@ func (w *wireLog) check() error {
 // log decodes one log, and keeps it if it is wanted.
 func (a *Answer) log(m *message, q *Call) error {
 	w := wireLog{BlockNumber: none, Index: none}
-	err := m.within(int64(m.trim.longest+maxJunk), fmt.Errorf("%w: one log", ErrOversized),
+	err := m.within(m.longest+maxJunk, fmt.Errorf("%w: one log", ErrOversized),
 		func() error { return jsonv2.UnmarshalDecode(m.Decoder, &w) })
 	if err == nil {
 		err = w.check()
@@ -169,22 +153,16 @@ func (a *Answer) log(m *message, q *Call) error {
 		return err
 	}
 
-	if w.Data.cut && !q.PassLong {
-		return fmt.Errorf("%w: log %d of block %d has more than %d bytes", ErrTooLarge, w.Index, w.BlockNumber,
-			m.trim.longest)
-	}
-
-	l := types.Log{Address: *w.Address, Topics: w.Topics, Data: w.Data.bytes, BlockNumber: uint64(w.BlockNumber),
+	l := types.Log{Address: *w.Address, Topics: w.Topics, Data: w.Data, BlockNumber: uint64(w.BlockNumber),
 		TxHash: w.TxHash, TxIndex: uint(w.TxIndex), BlockHash: w.BlockHash, BlockTimestamp: uint64(w.BlockTimestamp),
 		Index: uint(w.Index), Removed: w.Removed}
 	if q.Encode {
-		a.own = proof.AppendLog(a.own, l.Address, l.Topics, l.Data)
-		a.Unfit = a.Unfit || w.Data.cut
+		a.own = append(a.own, proof.Log(&l))
 	}
 
 	place := Place{Log: uint(a.All), Tx: uint(a.Receipts)}
 	a.All++
-	if w.Data.cut || q.Keep != nil && !q.Keep(&l) {
+	if q.Keep != nil && !q.Keep(&l) {
 		return nil
 	}
 
@@ -278,19 +256,16 @@ func (a *Answer) Append(r *Answer) {
 	}
 }
 
-// transactions reads those of a block: each as it is in the trie under the transactions root, if it came
-// whole and is of a type that go-ethereum knows, and else its hash alone.
+// transactions reads those of a block: each as it is in the trie under the transactions root, if it is of a type that
+// is known, and else its hash alone.
 func (a *Answer) transactions(m *message) error {
 	if _, err := m.ReadToken(); err != nil {
 		return err
 	}
 
 	for more(m.Decoder) {
-		var v []byte
-		if err := m.within(int64(2*m.trim.longest), fmt.Errorf("%w: one transaction", ErrTooLarge), func() (err error) {
-			v, err = m.ReadValue()
-			return err
-		}); err != nil {
+		v, err := m.ReadValue()
+		if err != nil {
 			return err
 		}
 

@@ -24,21 +24,20 @@ const (
 	maxValue = 1 << 20
 	// maxJunk bounds a member that nothing asked for, and an id or the name of a method.
 	maxJunk = 64 << 10
-	// A string is passed on up to one part in shortStrings of what the whole message may have, but up to
-	// maxJunk in any case. So a decoder, which holds the string that it is at, takes memory in proportion.
-	shortStrings = 16
+	// A value that the decoder holds has up to one part in shortValues of what the whole message may have, but up to
+	// maxValue in any case: so it takes memory in proportion.
+	shortValues = 16
 )
 
 // message is what a node sends, taken apart while it arrives: the logs of a block can be made so that
-// they have a hundred megabytes. What is held of it is bounded: a string by trim, a value by window.
+// they have a hundred megabytes. What is held of it is bounded: by longest, and more narrowly by window.
 type message struct {
 	*jsontext.Decoder
 	from    io.Reader
 	limit   int64 // of bytes that are read
 	read    int64
-	trim    trim
-	passed  int64 // bytes that trim has passed on
-	window  int64 // how many of these may be read for the value that is decoded: more is excess
+	longest int64 // bytes that the decoder may hold: of a string, or a value that is decoded as a whole
+	window  int64 // how many bytes may be read for the value that is decoded: more is excess
 	excess  error
 	room    int64  // bytes that may yet be held as they come
 	arrived func() // to be called when it begins to arrive; nil: none, or it was
@@ -48,7 +47,7 @@ type message struct {
 
 func newMessage(from io.Reader, limit int64) *message {
 	m := &message{from: from, limit: limit, window: math.MaxInt64, room: maxHeld,
-		trim: trim{longest: int(max(limit/shortStrings, maxJunk))}}
+		longest: max(limit/shortValues, maxValue)}
 	// A name that comes twice is the node's matter; nodes put what a contract says into their errors.
 	m.Decoder = jsontext.NewDecoder((*arriving)(m), jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
 
@@ -59,31 +58,24 @@ func newMessage(from io.Reader, limit int64) *message {
 type arriving message
 
 func (m *arriving) Read(b []byte) (n int, err error) {
+	switch {
+	case m.broken != nil:
+	case m.read-m.InputOffset() > m.longest:
+		m.broken = fmt.Errorf("%w: one value with more than %d bytes", ErrTooLarge, m.longest)
+	case m.read >= m.window: // what the decoder has is not enough for it
+		m.broken = m.excess
+	}
+
 	if m.broken != nil {
 		return 0, m.broken
 	}
 
-	if m.passed >= m.window { // what the decoder has is not enough for it
-		m.broken = m.excess
-		return 0, m.broken
-	}
-
-	b = b[:min(int64(len(b)), m.window-m.passed)] // what follows the value may be as long
-	for n == 0 && err == nil && len(b) > 0 {      // all that came may have been left out
-		n, err = m.receive(b)
-		n = len(m.trim.pass(b[:n]))
-		m.passed += int64(n)
-	}
-
-	return n, err
-}
-
-func (m *arriving) receive(b []byte) (int, error) {
-	if m.read >= m.limit { // one byte more than the limit tells an answer that is too large from one that is not
+	b = b[:min(int64(len(b)), m.window-m.read)] // what follows the value may be as long
+	if m.read >= m.limit {                      // one byte more tells an answer that is too large from one that is not
 		b = b[:min(len(b), 1)]
 	}
 
-	n, err := m.from.Read(b)
+	n, err = m.from.Read(b)
 	m.read += int64(n)
 	if n > 0 && m.arrived != nil {
 		m.arrived()
@@ -166,6 +158,7 @@ func (m *message) responses(most int, asked func(id uint64, known bool) *Call) (
 // end, for its words and so that the connection can be used again.
 func (m *message) unreadable() error {
 	if m.broken == nil {
+		m.longest = m.limit // it is passed over
 		_, _ = io.CopyN(io.Discard, (*arriving)(m), maxFault)
 	}
 

@@ -19,6 +19,7 @@ import (
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/core/types"
+	"github.com/ethereum/go-ethereum/rlp"
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/chain/proof"
@@ -49,15 +50,6 @@ type Client interface {
 	Close()
 }
 
-type laterKey struct{}
-
-// Later marks what is asked under a context as work that can wait: polling, and reading a second time. What is read at
-// once goes before it where an endpoint limits its rate; over WebSocket its logs have a connection of their own.
-func Later(ctx context.Context) context.Context { return context.WithValue(ctx, laterKey{}, true) }
-
-// IsLater reports whether what is asked under a context can wait.
-func IsLater(ctx context.Context) bool { return ctx.Value(laterKey{}) != nil }
-
 // late reports whether a context ended because its time was over.
 func late(ctx context.Context) bool {
 	return errors.Is(ctx.Err(), context.DeadlineExceeded) || errors.Is(context.Cause(ctx), ErrSlow)
@@ -73,9 +65,6 @@ type Call struct {
 	// Keep says which logs of the answer are wanted; nil: all. It may still be called when Exchange has
 	// returned an error.
 	Keep func(*types.Log) bool
-	// PassLong leaves out logs with data that is longer than one part in 16 of what the whole answer may
-	// have. Else the answer is ErrTooLarge.
-	PassLong bool
 	// Encode has what a block's hash vouches for be kept: receipts, and the transactions of a GetByHash.
 	Encode bool
 
@@ -102,9 +91,9 @@ type Answer struct {
 
 	Subscription *Subscription // of Subscribe, over WebSocket
 
-	header *Header // the result, once it was decoded as one
-	own    []byte  // the logs of the receipt that is being read, encoded
-	size   int     // of Encoded, in bytes
+	header *Header        // the result, once it was decoded as one
+	own    []rlp.RawValue // the logs of the receipt that is being read
+	size   int            // of Encoded, in bytes
 }
 
 // Place of a log in its block: its own, and its transaction's.
@@ -199,7 +188,7 @@ func (c *Call) answer(r *response) {
 
 	c.Answer = Answer{} // it came before its id
 	m := newMessage(bytes.NewReader(held), int64(len(held)))
-	m.trim.longest = len(held) // what was too long is cut already
+	m.longest = int64(len(held))
 	if c.IsHeader() {
 		c.Result, _ = m.header(&c.Answer, c)
 	} else {

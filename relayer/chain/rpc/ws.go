@@ -28,8 +28,8 @@ const (
 )
 
 // WS sends batches over a WebSocket connection, which the first use opens, and the next one after it broke opens
-// again. Large answers that can wait have a second one: too large an answer ends its connection, and the announcements
-// over it.
+// again. Answers that stream, which may be large, have a second one: too large an answer ends its connection, and the
+// announcements over it.
 type WS struct {
 	url         string
 	client      *http.Client // opens connections
@@ -87,7 +87,7 @@ func (t *WS) Close() {
 
 // Exchange implements Client.
 func (t *WS) Exchange(ctx context.Context, calls []*Call, limit int64, arrived func()) (Traffic, error) {
-	conn, err := t.connect(ctx, IsLater(ctx) && slices.ContainsFunc(calls, (*Call).Streams))
+	conn, err := t.connect(ctx, slices.ContainsFunc(calls, (*Call).Streams))
 	if err != nil {
 		return Traffic{}, err
 	}
@@ -239,8 +239,7 @@ func (c *wsConn) await(first uint64, calls []*Call, limit int64, arrived func())
 	w := &wsWait{first: first, calls: make([]*Call, len(calls)), limit: limit, arrived: arrived,
 		delivered: make(chan struct{})}
 	for i, call := range calls { // copies: the reader may be at them when the asker has gone
-		w.calls[i] = &Call{Method: call.Method, Keep: call.Keep, PassLong: call.PassLong,
-			Encode: call.Encode}
+		w.calls[i] = &Call{Method: call.Method, Keep: call.Keep, Encode: call.Encode}
 	}
 
 	c.mu.Lock()

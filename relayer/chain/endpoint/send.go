@@ -8,10 +8,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
-
-	"golang.org/x/sync/semaphore"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/chain/rpc"
 )
@@ -19,40 +16,17 @@ import (
 // quickTimeout is of requests with small answers. A connection that swallows them is found out by it.
 const quickTimeout = 5 * time.Second
 
-// link is the connection to an endpoint. Each request goes through it, and each answer into its
-// books: how much the endpoint lets through, and its health.
-type link struct {
-	cfg     *Config
-	client  rpc.Client
-	rate    *allowance
-	batches batches
-	late    atomic.Bool         // logs were, and have not been answered since
-	slow    atomic.Bool         // logs take longer than quickTimeout
-	offers  *semaphore.Weighted // transactions on their way
-	*health
-}
-
-func newLink(cfg *Config) *link {
-	l := &link{cfg: cfg, rate: newAllowance(cfg.MaxRPS, cfg.Now), batches: newBatches(cfg.Now),
-		offers: semaphore.NewWeighted(mostOffers), health: newHealth(cfg)}
-	if l.client = rpc.NewHTTP(cfg.URL, cfg.Dial); cfg.webSocket() {
-		l.client = rpc.NewWS(cfg.URL, cfg.Dial, l.checkChain)
-	}
-
-	return l
-}
-
 // Name of the node, as operators see it.
-func (l *link) Name() string { return l.cfg.Name }
+func (n *Node) Name() string { return n.cfg.Name }
 
 // WebSocket reports whether the node can announce blocks.
-func (l *link) WebSocket() bool { return l.cfg.webSocket() }
+func (n *Node) WebSocket() bool { return n.cfg.webSocket() }
 
 // Close ends its connections. The next request opens new ones.
-func (l *link) Close() { l.client.Close() }
+func (n *Node) Close() { n.client.Close() }
 
 // checkChain makes sure that the node serves the configured chain.
-func (l *link) checkChain(ctx context.Context, ask func(context.Context, *rpc.Call) error) error {
+func (n *Node) checkChain(ctx context.Context, ask func(context.Context, *rpc.Call) error) error {
 	q := &rpc.Call{Method: rpc.ChainID, Params: "[]"}
 	if err := ask(ctx, q); err != nil {
 		return err
@@ -63,17 +37,17 @@ func (l *link) checkChain(ctx context.Context, ask func(context.Context, *rpc.Ca
 		return err
 	}
 
-	if uint64(id) != l.cfg.ChainID {
-		return fmt.Errorf("%w: %s serves chain %d, CHAIN_ID is %d: correct one of them", ErrWrongChain, l.cfg.Name,
-			uint64(id), l.cfg.ChainID)
+	if uint64(id) != n.cfg.ChainID {
+		return fmt.Errorf("%w: %s serves chain %d, CHAIN_ID is %d: correct one of them", ErrWrongChain, n.cfg.Name,
+			uint64(id), n.cfg.ChainID)
 	}
 
 	return nil
 }
 
 // Do sends calls with small answers. The error is about all of them; each call also has its own.
-func (l *link) Do(ctx context.Context, calls ...*rpc.Call) error {
-	return l.send(ctx, bounds{timeout: min(l.cfg.Timeout, quickTimeout), limit: smallAnswer}, calls)
+func (n *Node) Do(ctx context.Context, calls ...*rpc.Call) error {
+	return n.send(ctx, bounds{timeout: min(n.cfg.Timeout, quickTimeout), limit: smallAnswer}, calls)
 }
 
 // mostOffers transactions are on their way to a node at a time: those that hang leave places for what is read.
@@ -81,36 +55,36 @@ const mostOffers = mostInFlight - RangesInFlight
 
 // Offer is Do of a transaction, within Config.Timeout. Those that a slow node has not answered have the others wait in
 // their order.
-func (l *link) Offer(ctx context.Context, call *rpc.Call) error {
-	ctx, cancel := context.WithTimeout(ctx, l.cfg.Timeout)
+func (n *Node) Offer(ctx context.Context, call *rpc.Call) error {
+	ctx, cancel := context.WithTimeout(ctx, n.cfg.Timeout)
 	defer cancel()
-	if err := l.offers.Acquire(ctx, 1); err != nil {
-		return fmt.Errorf("%w: %s has not answered the transactions before (RPC timeout)", rpc.ErrSlow, l.cfg.Name)
+	if err := n.offers.Acquire(ctx, 1); err != nil {
+		return fmt.Errorf("%w: %s has not answered the transactions before (RPC timeout)", rpc.ErrSlow, n.cfg.Name)
 	}
 
-	defer l.offers.Release(1)
+	defer n.offers.Release(1)
 
-	return l.Do(ctx, call)
+	return n.Do(ctx, call)
 }
 
 // sendLogs is send of calls for logs, or for what proves them. The beginning of such an answer may take nearly as long
 // as Config.Timeout, but a connection that swallows requests is to be found out sooner: so it is waited for
 // quickTimeout, unless the last answer took half of that, or logs were late twice and the node answered something
 // between, so that it is in use still. Even then there is time left within 10 s, so that a node that hung is read from.
-func (l *link) sendLogs(ctx context.Context, b bounds, calls []*rpc.Call) error {
-	b.timeout = min(l.cfg.Timeout, quickTimeout)
-	if l.slow.Load() {
-		b.timeout = max(l.cfg.Timeout*4/5, b.timeout)
+func (n *Node) sendLogs(ctx context.Context, b bounds, calls []*rpc.Call) error {
+	b.timeout = min(n.cfg.Timeout, quickTimeout)
+	if n.slow.Load() {
+		b.timeout = max(n.cfg.Timeout*4/5, b.timeout)
 	}
 
-	asked := l.cfg.Now()
-	err := l.send(ctx, b, calls)
+	asked := n.cfg.Now()
+	err := n.send(ctx, b, calls)
 	switch {
 	case err == nil:
-		l.slow.Store(l.cfg.Now().Sub(asked) > quickTimeout/2)
-		l.late.Store(false)
+		n.slow.Store(n.cfg.Now().Sub(asked) > quickTimeout/2)
+		n.late.Store(false)
 	case errors.Is(err, rpc.ErrSlow):
-		l.slow.Store(l.late.Swap(true) && l.status().Up)
+		n.slow.Store(n.late.Swap(true) && n.Status().Up)
 	}
 
 	return err
@@ -125,30 +99,30 @@ type bounds struct {
 }
 
 // send sends calls in as large batches as the node takes, after it has proven to serve the right chain.
-func (l *link) send(ctx context.Context, b bounds, calls []*rpc.Call) error {
-	if !l.WebSocket() && !l.proven.Load() { // each connection of a WebSocket is checked when it is made
-		err := l.checkChain(ctx, func(ctx context.Context, q *rpc.Call) error {
-			return l.attempt(ctx, bounds{timeout: b.timeout, limit: smallAnswer}, []*rpc.Call{q})
+func (n *Node) send(ctx context.Context, b bounds, calls []*rpc.Call) error {
+	if !n.WebSocket() && !n.proven.Load() { // each connection of a WebSocket is checked when it is made
+		err := n.checkChain(ctx, func(ctx context.Context, q *rpc.Call) error {
+			return n.attempt(ctx, bounds{timeout: b.timeout, limit: smallAnswer}, []*rpc.Call{q})
 		})
 		if errors.Is(err, ErrWrongChain) {
-			l.Blame(ctx, err)
+			n.Blame(ctx, err)
 		}
 
 		if err != nil {
 			return err
 		}
 
-		l.proven.Store(true)
+		n.proven.Store(true)
 	}
 
 	answered := false // since a limit of the rate was met
 	for left := calls; len(left) > 0; {
-		some := left[:min(len(left), int(l.batches.allowed()), l.rate.atOnce())]
-		open, err := l.sendBatch(ctx, b, some)
+		some := left[:min(len(left), int(n.batches.allowed()), n.gate.atOnce())]
+		open, err := n.sendBatch(ctx, b, some)
 		switch {
 		case err == nil:
 			answered, left = true, slices.Concat(open, left[len(some):])
-		case answered && rpc.Classify(err) == rpc.RateLimited && l.waitOut(ctx):
+		case answered && rpc.Classify(err) == rpc.RateLimited && n.waitOut(ctx):
 			answered = false // what has been answered is not thrown away for it
 		default:
 			return err
@@ -158,7 +132,7 @@ func (l *link) send(ctx context.Context, b bounds, calls []*rpc.Call) error {
 	for _, c := range calls {
 		var h rpc.Header
 		if c.IsHeader() && c.Decode(&h) == nil {
-			c.Err = l.authentic(ctx, h, c.Result)
+			c.Err = n.authentic(ctx, h, c.Result)
 		}
 	}
 
@@ -166,33 +140,33 @@ func (l *link) send(ctx context.Context, b bounds, calls []*rpc.Call) error {
 }
 
 // sendBatch sends one batch, and returns those of its calls that are to be sent again, fewer at once.
-func (l *link) sendBatch(ctx context.Context, b bounds, some []*rpc.Call) ([]*rpc.Call, error) {
-	err := l.attempt(ctx, b, some)
-	open := l.batches.open(some, err)
+func (n *Node) sendBatch(ctx context.Context, b bounds, some []*rpc.Call) ([]*rpc.Call, error) {
+	err := n.attempt(ctx, b, some)
+	open := n.open(some, err)
 	if len(some) == 1 || len(open) == 0 || ctx.Err() != nil {
 		if err != nil && len(some) > 1 && !slices.ContainsFunc(some, isLogs) {
-			l.batches.doubt(len(some)) // of a batch with logs the range is doubted first
+			n.batches.spares(float64(len(some))) // of a batch with logs the range is doubted first
 		}
 
 		return nil, err
 	}
 
 	// It may be that the batch was too large: one of its requests, sent alone, decides.
-	err = l.attempt(ctx, b, open[:1])
+	err = n.attempt(ctx, b, open[:1])
 	switch {
 	case err == nil && open[0].Err == nil:
-		l.batches.tooLarge(len(some), len(some)-len(open))
+		n.batches.refused(float64(len(some)), float64(cmp.Or(len(some)-len(open), len(some)/2)))
 		return open[1:], nil
 	case err == nil:
-		l.batches.takes(len(some))
+		n.batches.answered(float64(len(some)), 0)
 	}
 
 	return nil, err
 }
 
 // waitOut waits until the node may be asked again, and reports whether that is worth it.
-func (l *link) waitOut(ctx context.Context) bool {
-	pause := l.Pause(false)
+func (n *Node) waitOut(ctx context.Context) bool {
+	pause := n.Pause(false)
 	if pause > LongestWait {
 		return false
 	}
@@ -223,21 +197,20 @@ type sent struct {
 // crowd is how many batches were in flight when they were answered, or when they were sent if that is more.
 func (s sent) crowd() int { return max(s.before, s.after) }
 
-// exchange sends calls when the allowance lets n of them. All of an answer that streams, of up to a hundred
-// megabytes, has Config.Timeout. Where ctx ended
-// the error is its cause.
-func (l *link) exchange(ctx context.Context, b bounds, calls []*rpc.Call, n int) (s sent, err error) {
-	if s.before, err = l.rate.take(ctx, n); err != nil {
+// exchange sends calls when the gate lets count of them through. All of an answer that streams, of up to a hundred
+// megabytes, has Config.Timeout. Where ctx ended the error is its cause.
+func (n *Node) exchange(ctx context.Context, b bounds, calls []*rpc.Call, count int) (s sent, err error) {
+	if s.before, err = n.gate.take(ctx, count); err != nil {
 		return s, err
 	}
 
-	s.at = l.cfg.Now()
+	s.at = n.cfg.Now()
 	slow := func(timeout time.Duration) error {
-		return fmt.Errorf("%w: %s waited %s for %s (RPC timeout)", rpc.ErrSlow, l.cfg.Name, timeout, calls[0].Method)
+		return fmt.Errorf("%w: %s waited %s for %s (RPC timeout)", rpc.ErrSlow, n.cfg.Name, timeout, calls[0].Method)
 	}
 	whole, streams := b.timeout, slices.ContainsFunc(calls, (*rpc.Call).Streams)
 	if streams {
-		whole = l.cfg.Timeout
+		whole = n.cfg.Timeout
 	}
 
 	limited, cancel := context.WithTimeoutCause(ctx, whole, slow(whole))
@@ -254,8 +227,8 @@ func (l *link) exchange(ctx context.Context, b bounds, calls []*rpc.Call, n int)
 		c.Answer = rpc.Answer{} // of the try before
 	}
 
-	traffic, err := l.client.Exchange(limited, calls, b.limit, arrived)
-	s.after = l.rate.done()
+	traffic, err := n.client.Exchange(limited, calls, b.limit, arrived)
+	s.after = n.gate.done()
 	if ctx.Err() != nil {
 		return s, context.Cause(ctx)
 	}
@@ -268,23 +241,23 @@ func (l *link) exchange(ctx context.Context, b bounds, calls []*rpc.Call, n int)
 		err = fmt.Errorf("%w: %s: %w", rpc.ErrOversized, calls[0].Method, err)
 	}
 
-	s.took = l.cfg.Now().Sub(s.at)
-	err = l.cfg.Secrets.Error(err)
+	s.took = n.cfg.Now().Sub(s.at)
+	err = n.cfg.Secrets.Error(err)
 	for _, c := range calls {
-		c.Err = l.cfg.Secrets.Error(c.Err)
+		c.Err = n.cfg.Secrets.Error(c.Err)
 	}
 
-	l.cfg.Metrics.exchanged(l.cfg.Name, calls, err, traffic, s.took)
+	n.cfg.Metrics.exchanged(n.cfg.Name, calls, err, traffic, s.took)
 
 	return s, err
 }
 
 // attempt sends one batch and keeps the books. The failure of a batch that may be one of batches
 // is held against the batch, not the node: its requests are sent alone next.
-func (l *link) attempt(ctx context.Context, b bounds, calls []*rpc.Call) error {
-	s, err := l.exchange(ctx, b, calls, len(calls))
-	for tries := 1; broke(err) && tries < l.tries(calls) && ctx.Err() == nil; tries++ {
-		s, err = l.exchange(ctx, b, calls, 0)
+func (n *Node) attempt(ctx context.Context, b bounds, calls []*rpc.Call) error {
+	s, err := n.exchange(ctx, b, calls, len(calls))
+	for tries := 1; broke(err) && tries < n.tries(calls) && ctx.Err() == nil; tries++ {
+		s, err = n.exchange(ctx, b, calls, 0)
 	}
 
 	if ctx.Err() != nil || s.at.IsZero() { // it was not sent
@@ -298,19 +271,19 @@ func (l *link) attempt(ctx context.Context, b bounds, calls []*rpc.Call) error {
 		}
 	}
 
-	if reason := l.unexplained(b, calls, err); reason != nil {
+	if reason := n.unexplained(b, calls, err); reason != nil {
 		err, partial = fmt.Errorf("%w: %w", errUnexplained, reason), false
 	}
 
 	if err != nil && !partial {
-		l.failed(ctx, b, calls, err, s)
+		n.fails(ctx, b, calls, err, s)
 		return err
 	}
 
-	l.rate.answered(len(calls), s)
-	l.worked(s.at, s.took)
+	n.gate.answered(len(calls), s)
+	n.worked(s.at, s.took)
 	if err == nil && !slices.ContainsFunc(calls, func(c *rpc.Call) bool { return c.Err != nil }) {
-		l.batches.takes(len(calls))
+		n.batches.answered(float64(len(calls)), 0)
 	}
 
 	return err
@@ -320,9 +293,9 @@ func (l *link) attempt(ctx context.Context, b bounds, calls []*rpc.Call) error {
 var errUnexplained = fmt.Errorf("%w, so it seems", rpc.ErrRate)
 
 // unexplained returns the refusal without a reason of what a node has answered before: it is busy, or it is the rate.
-func (l *link) unexplained(b bounds, calls []*rpc.Call, err error) error {
+func (n *Node) unexplained(b bounds, calls []*rpc.Call, err error) error {
 	i := slices.IndexFunc(calls, (*rpc.Call).Streams)
-	if i < 0 || len(calls) > 1 && !l.batches.work(len(calls)) {
+	if i < 0 || len(calls) > 1 && !n.takesBatch(len(calls)) {
 		return nil
 	}
 
@@ -341,8 +314,8 @@ const lostTries = 3
 
 // tries is how often requests are sent at once while their answer is lost on its way: the connection
 // was idle for too long, or one of the machines behind the URL is broken.
-func (l *link) tries(calls []*rpc.Call) int {
-	if len(calls) > 1 && !l.batches.work(len(calls)) {
+func (n *Node) tries(calls []*rpc.Call) int {
+	if len(calls) > 1 && !n.takesBatch(len(calls)) {
 		return 1 // its size may be the reason
 	}
 
@@ -367,40 +340,40 @@ func metRate(c *rpc.Call) bool {
 	return kind == rpc.RateLimited || kind == rpc.RangeTooLarge && !isLogs(c) && rpc.Vague(c.Err)
 }
 
-// failed keeps the books of a batch that failed as a whole.
-func (l *link) failed(ctx context.Context, b bounds, calls []*rpc.Call, err error, s sent) {
+// fails keeps the books of a batch that failed as a whole.
+func (n *Node) fails(ctx context.Context, b bounds, calls []*rpc.Call, err error, s sent) {
 	size := len(calls)
 	kind := rpc.Classify(err)
 	switch {
 	case kind == rpc.RateLimited:
 		if size > 1 && strings.Contains(strings.ToLower(err.Error()), "batch") {
-			l.batches.tooLarge(2, 0) // BNB Chain's nodes say so to any eth_getLogs in a batch
+			n.batches.refused(2, 1) // BNB Chain's nodes say so to any eth_getLogs in a batch
 		}
 
 		// One that is larger than what is let through at once would be refused for ever.
 		if size > 1 && !errors.Is(err, errUnexplained) {
-			l.batches.tooLarge(size, 0)
+			n.batches.refused(float64(size), float64(size/2))
 		}
 
-		l.blame(ctx, err, s.at)
-		l.rate.refused(s, l.Pause(false))
+		n.blame(ctx, err, s.at)
+		n.gate.refused(s, n.Pause(false))
 	case kind == rpc.RangeTooLarge && slices.ContainsFunc(calls, (*rpc.Call).Streams) || kind == rpc.Behind ||
-		kind == rpc.BatchRefused || l.batches.mayBeRefused(calls, err):
+		kind == rpc.BatchRefused || n.mayBeRefused(calls, err):
 	case kind == rpc.Pruned || kind == rpc.AddressRequired || kind == rpc.TooManyAddresses:
-		l.worked(s.at, s.took) // it concerns what was asked for
+		n.worked(s.at, s.took) // it concerns what was asked for
 	default:
-		l.blame(ctx, err, s.at)
+		n.blame(ctx, err, s.at)
 		if b.answered && broke(err) && !errors.Is(err, rpc.ErrAbandoned) { // some end the connection instead of a refusal
-			l.rate.refused(s, l.Pause(false))
+			n.gate.refused(s, n.Pause(false))
 		}
 	}
 }
 
 // Subscribe follows the node's head. It is for a node with WebSocket. A refusal in words, an
 // *rpc.Error, leaves the node's health alone.
-func (l *link) Subscribe(ctx context.Context) (*rpc.Subscription, error) {
+func (n *Node) Subscribe(ctx context.Context) (*rpc.Subscription, error) {
 	q := &rpc.Call{Method: rpc.Subscribe, Params: `["newHeads"]`}
-	err := l.Do(ctx, q)
+	err := n.Do(ctx, q)
 
 	return q.Subscription, cmp.Or(err, q.Err)
 }
