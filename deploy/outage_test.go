@@ -261,7 +261,7 @@ func TestOutagesNameAlerts(t *testing.T) {
 		severity[r.Alert] = r.Labels["severity"]
 	}
 
-	for kind := range fleet.Pages { // may be either
+	for kind := range fleet.Kinds { // may be either
 		severity[kind] = "kind"
 	}
 
@@ -520,7 +520,7 @@ func (w *outageWorld) shortened(d time.Duration) time.Duration { return d / w.fa
 // has a rule's `for` besides.
 func (w *outageWorld) within(severity, alert string, limit time.Duration) time.Duration {
 	switch {
-	case fleet.Pages[alert] == "":
+	case fleet.Kinds[alert].Page == "":
 		return w.shortened(limit)
 	case severity == "warning":
 		return limit + w.shortened(15*time.Minute)
@@ -535,7 +535,7 @@ func (w *outageWorld) due(o *outage) map[string]time.Duration {
 	all := map[string]time.Duration{}
 	for severity, of := range map[string]map[string]time.Duration{"critical": o.pages, "warning": o.tickets} {
 		for alert, limit := range of {
-			judged := fleet.Pages[alert] != ""
+			judged := fleet.Kinds[alert].Page != ""
 			if !judged || severity == "critical" && limit <= 2*time.Minute || (severity == "critical") == (w.factor == 1) {
 				all[severity+"/"+alert] = w.within(severity, alert, limit)
 			}

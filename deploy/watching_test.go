@@ -197,10 +197,10 @@ func TestEveryAlertHasARunbook(t *testing.T) {
 		checkSection(t, strings.TrimPrefix(r.Annotations["runbook_url"], runbooks))
 	}
 
-	for kind, page := range fleet.Pages {
-		if strings.HasSuffix(page, "#"+kind) {
+	for kind, about := range fleet.Kinds {
+		if strings.HasSuffix(about.Page, "#"+kind) {
 			seen[kind] = true
-			checkSection(t, page)
+			checkSection(t, about.Page)
 		}
 	}
 
@@ -468,7 +468,7 @@ func TestEveryProblemReachesThePager(t *testing.T) {
 		}
 
 		var kinds []string
-		for kind := range fleet.Pages {
+		for kind := range fleet.Kinds {
 			if regexp.MustCompile("^(" + m[1] + ")$").MatchString(kind) {
 				kinds = append(kinds, kind)
 			}

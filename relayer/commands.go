@@ -207,16 +207,16 @@ func (c *commands) work(ctx context.Context, t *tenure) error {
 
 	if c.senders != nil {
 		g.Go(func() error {
-			return election.While(ctx, t.session, election.Lock{Purpose: election.Follow, ChainID: t.cfg.ChainID},
-				t.component("sender"), func() time.Duration { return followRetry },
+			return election.While(ctx, t.session, election.Lock{Purpose: election.Follow, ChainID: t.r.cfg.ChainID},
+				t.r.component("sender"), func() time.Duration { return followRetry },
 				func(ctx context.Context) { send.Follow(ctx, c.following(t), 0) })
 		})
 	}
 
 	if c.client != nil {
 		g.Go(func() error {
-			return election.While(ctx, t.session, election.Lock{Purpose: election.Replies, ChainID: t.cfg.ChainID},
-				t.component("replies"), func() time.Duration { return repliesRetry },
+			return election.While(ctx, t.session, election.Lock{Purpose: election.Replies, ChainID: t.r.cfg.ChainID},
+				t.r.component("replies"), func() time.Duration { return repliesRetry },
 				func(ctx context.Context) { c.publish(ctx, t) })
 		})
 	}
@@ -227,16 +227,17 @@ func (c *commands) work(ctx context.Context, t *tenure) error {
 // publish publishes answers until ctx ends, or the session does.
 func (c *commands) publish(ctx context.Context, t *tenure) {
 	p, err := publish.NewAnswers(publish.Config{
-		DB: t.db.Pool, ChainID: t.cfg.ChainID, Topics: pubsub.Topics{Default: t.cfg.RepliesTopic}, Sender: c.client,
-		Hint: t.session.Hint(outbox.AnswersChannel), Valid: t.session.Valid, Handover: &c.handover, Metrics: c.replies,
-		Log: t.component("replies"),
+		DB: t.r.db.Pool, ChainID: t.r.cfg.ChainID, Sender: c.client,
+		Topics: pubsub.Topics{Default: t.r.cfg.RepliesTopic},
+		Hint:   t.session.Hint(outbox.AnswersChannel), Valid: t.session.Valid, Handover: &c.handover, Metrics: c.replies,
+		Log: t.r.component("replies"),
 	})
 	if err == nil {
 		err = p.Run(ctx)
 	}
 
 	if err != nil && ctx.Err() == nil {
-		t.component("replies").WarnContext(ctx, "answers are left to another instance", slog.Any("err", err))
+		t.r.component("replies").WarnContext(ctx, "answers are left to another instance", slog.Any("err", err))
 	}
 }
 
@@ -249,27 +250,27 @@ const followRetry = 5 * time.Second
 // following is the configuration for following senders without an owner.
 func (c *commands) following(t *tenure) send.Config {
 	return send.Config{
-		DB: t.db.Pool, ChainID: t.cfg.ChainID, InstanceID: t.cfg.InstanceID,
-		Chain: send.NewNodes(t.source), Log: t.component("follower"), Metrics: c.senders,
+		DB: t.r.db.Pool, ChainID: t.r.cfg.ChainID, InstanceID: t.r.cfg.InstanceID,
+		Chain: send.NewNodes(t.r.source), Log: t.r.component("follower"), Metrics: c.senders,
 		Valid: t.session.Valid,
 	}
 }
 
 // configs returns the configuration of each sender of a tenure.
 func (c *commands) configs(t *tenure) []send.Config {
-	nodes := send.NewNodes(t.source)
+	nodes := send.NewNodes(t.r.source)
 	configs := make([]send.Config, len(c.accounts))
 	for i, a := range c.accounts {
 		configs[i] = send.Config{
-			Name: a.Name, DB: t.db.Pool, ChainID: t.cfg.ChainID, InstanceID: t.cfg.InstanceID,
+			Name: a.Name, DB: t.r.db.Pool, ChainID: t.r.cfg.ChainID, InstanceID: t.r.cfg.InstanceID,
 			Chain: nodes, Signer: c.signers[i],
-			Limits: a.Limits, Log: t.component("sender"), Metrics: c.senders,
+			Limits: a.Limits, Log: t.r.component("sender"), Metrics: c.senders,
 		}
 		if c.policy != nil { // a nil *intake.Policy must not become an interface that is not nil
 			configs[i].Policy = c.policy
 		}
 
-		if k := t.cfg.Keeper; k != nil && k.Sender == a.Address {
+		if k := t.r.cfg.Keeper; k != nil && k.Sender == a.Address {
 			configs[i].Keeper = &send.Keeper{MinAmount: k.MinAmount, MaxFee: k.MaxFee, DayFees: k.DayFees, Payers: k.Payers}
 		}
 	}

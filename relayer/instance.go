@@ -3,6 +3,7 @@ package relayer
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"sync/atomic"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/database"
 	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
 	"github.com/fusion-prime/escrow-relayer/relayer/metrics"
+	"github.com/fusion-prime/escrow-relayer/relayer/watch"
 )
 
 var (
@@ -31,7 +33,7 @@ type condition struct {
 	told          atomic.Bool // the log has that no block is stored
 	lastLoss      lastError   // why the last tenure, or the last attempt to join, ended; nil once it has joined
 
-	noSession, noDatabase, noNode since
+	noSession, noDatabase, noNode fleet.Watchdog
 	slots, factory, past          fleet.Watchdog
 }
 
@@ -86,16 +88,14 @@ func (l *lastError) get() error {
 	return nil
 }
 
-// since is when a failure was first observed. The report does so every two seconds (report.go).
-type since struct{ at atomic.Int64 } // unix nanoseconds; 0: healthy
-
 // Instance is what this instance knows about itself, without asking the database or a node.
 func (r *Relayer) Instance() fleet.Self {
 	now, c := time.Now(), &r.condition
 	i, t := r.instance()
 	r.noteProgress(&i, t, now)
-	i.SessionSince, i.DatabaseSince, i.NodeSince = c.noSession.of(i.Session, now), c.noDatabase.of(i.Database, now),
-		c.noNode.of(i.Node, now)
+	i.SessionSince = c.noSession.Standing(now, 0, i.Session != nil)
+	i.DatabaseSince = c.noDatabase.Standing(now, 0, i.Database != nil)
+	i.NodeSince = c.noNode.Standing(now, 0, i.Node != nil)
 
 	return i
 }
@@ -104,17 +104,6 @@ func (r *Relayer) Instance() fleet.Self {
 func (r *Relayer) own() metrics.Own {
 	return metrics.Own{Instance: r.Instance(), Joined: r.condition.tenure.Load() != nil,
 		LastHeartbeat: time.Unix(0, r.condition.lastHeartbeat.Load())}
-}
-
-func (s *since) of(err error, now time.Time) time.Time {
-	if err == nil {
-		s.at.Store(0)
-		return time.Time{}
-	}
-
-	s.at.CompareAndSwap(0, now.UnixNano())
-
-	return time.Unix(0, s.at.Load())
 }
 
 func (r *Relayer) instance() (fleet.Self, *tenure) {
@@ -129,10 +118,9 @@ func (r *Relayer) instance() (fleet.Self, *tenure) {
 		i.PublishError, i.PublishErrorAt = f.Err, f.At
 	}
 
-	hosts := r.cfg.Endpoints()
-	for n, e := range r.source.Endpoints() {
-		i.Endpoints = append(i.Endpoints, fleet.Endpoint{Name: e.Name, Host: hosts[n], Up: e.Up, Head: int64(e.Head),
-			Latency: e.Latency, LastError: e.LastError, LastErrorAt: e.Failed.UTC()})
+	for _, e := range r.source.Endpoints() {
+		i.Endpoints = append(i.Endpoints, fleet.Endpoint{Name: e.Name, Up: e.Up, Head: int64(e.Head),
+			Latency: fleet.Age(e.Latency), LastError: e.LastError, LastErrorAt: e.Failed.UTC()})
 	}
 
 	t := c.tenure.Load()
@@ -165,4 +153,49 @@ func (r *Relayer) instance() (fleet.Self, *tenure) {
 	}
 
 	return i, t
+}
+
+// unread returns why the next blocks of the slots cannot be read, once this has lasted for a while.
+func (t *tenure) unread(patience time.Duration) error {
+	s := t.slots.Status()
+	if s.Unread == nil || time.Since(s.Since) < patience {
+		return nil
+	}
+
+	return fmt.Errorf("blocks cannot be read since %s: %w", s.Since.UTC().Format(time.TimeOnly), s.Unread)
+}
+
+// noteProgress notes how long no block has been stored while there are blocks to store, and why none
+// is: the refusal of the database, or after a minute whatever is known.
+func (r *Relayer) noteProgress(i *fleet.Self, t *tenure, now time.Time) {
+	c := &r.condition
+	note := func(dog *fleet.Watchdog, what string, next int64, works bool, stuck *watch.StuckError) {
+		since := dog.Standing(now, next, works && i.Target > 0 && next <= i.Target)
+		if !since.IsZero() && (i.StandingSince.IsZero() || since.Before(i.StandingSince)) {
+			i.StandingSince = since
+		}
+
+		switch {
+		case stuck != nil:
+			i.Stuck = stuck
+		case i.Stuck == nil && !since.IsZero() && now.Sub(since) >= fleet.LimitStanding.Behind:
+			i.Stuck = fmt.Errorf("the watch of the %s has stored no block since %s UTC, though blocks %d to %d are there", what,
+				since.UTC().Format(time.TimeOnly), next, i.Target)
+			if why := errors.Join(i.Database, i.Node); why != nil {
+				i.Stuck = fmt.Errorf("%w: %w", i.Stuck, why)
+			}
+		}
+	}
+	if t == nil { // its slots are the others'
+		note(&c.slots, "slots", 0, false, nil)
+		note(&c.factory, "factory", 0, false, nil)
+		note(&c.past, "past of a factory", 0, false, nil)
+
+		return
+	}
+
+	note(&c.slots, "slots", i.Cursor, i.Slots > 0, t.slots.Stuck())
+	note(&c.factory, "factory", i.FactoryCursor, i.Leader, r.factory.Stuck())
+	past, left := r.followed.Past()
+	note(&c.past, "past of a factory", past, i.Leader && left, r.past.Stuck())
 }

@@ -44,7 +44,7 @@ const (
 )
 
 // NewProcess makes the relayers of all chains and starts nothing. Its error tells what is wrong with
-// each, as ErrRefused.
+// each, as start.ErrRefused.
 func NewProcess(chains []*config.Config, log *slog.Logger, build fleet.Build) (*Process, error) {
 	p := &Process{chains: chains, log: log, build: build}
 	ids := make([]int64, len(chains))

@@ -8,6 +8,7 @@ import (
 
 	"github.com/fusion-prime/escrow-relayer/relayer/config"
 	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
+	"github.com/fusion-prime/escrow-relayer/relayer/start"
 )
 
 // What is wrong with any chain is told before anything runs, of all chains at once, each by its id.
@@ -31,7 +32,7 @@ func TestNewProcessNamesEachChainThatIsWrong(t *testing.T) {
 	}
 
 	_, err := NewProcess(chains, slog.New(slog.DiscardHandler), fleet.Build{})
-	require.ErrorIs(t, err, ErrRefused)
+	require.ErrorIs(t, err, start.ErrRefused)
 	require.ErrorContains(t, err, "chain 1: ")
 	require.ErrorContains(t, err, "/nowhere/senders-1:")
 	require.ErrorContains(t, err, "chain 8453: ")

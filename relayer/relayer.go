@@ -90,10 +90,6 @@ type partMetrics struct {
 // ErrOutage means that the database was out of reach for longer than DB_OUTAGE_LIMIT.
 var ErrOutage = errors.New("the database was out of reach for too long")
 
-// ErrRefused wraps an error beyond retrying: the configuration does not fit the chain, the
-// database, or Pub/Sub.
-var ErrRefused = start.ErrRefused
-
 // New creates an instance and starts nothing. The registry gets its metrics, each with the labels
 // chain_id and fleet.
 func New(cfg *config.Config, log *slog.Logger, all *prometheus.Registry, build fleet.Build) (*Relayer, error) {
@@ -123,7 +119,7 @@ func (r *Relayer) component(name string) *slog.Logger {
 }
 
 // Run starts the instance, serves its pages at front, and runs it until ctx ends (nil), it cannot
-// continue (ErrRefused, election.ErrTaken, election.ErrPooled), or the database is out of reach for
+// continue (start.ErrRefused, election.ErrTaken, election.ErrPooled), or the database is out of reach for
 // DB_OUTAGE_LIMIT (ErrOutage). It stops in the order of the data flow, and every goroutine has ended
 // when it returns.
 func (r *Relayer) Run(ctx context.Context, front *web.Front) (err error) {
@@ -148,17 +144,8 @@ func (r *Relayer) Run(ctx context.Context, front *web.Front) (err error) {
 	}
 
 	reader := fleet.NewReader(r.db.Pool, r.cfg.ChainID)
-	server, err := web.New(web.Config{
-		Source: r, DB: r.db.Pool, ChainID: r.cfg.ChainID, Fleet: reader,
-		Metrics: r.gatherer, ExplorerURL: r.cfg.ExplorerURL,
-		Mask: r.secrets.Mask, Log: r.component("web"), Commands: r.commands.handler(r.cfg),
-		Several: front.Several(),
-	})
-	if err != nil {
-		return start.Refuse(err)
-	}
-
-	front.Mount(server)
+	server := front.Mount(web.Config{Source: r, DB: r.db.Pool, ChainID: r.cfg.ChainID, Fleet: reader,
+		Metrics: r.gatherer, ExplorerURL: r.cfg.ExplorerURL, Commands: r.commands.handler(r.cfg)})
 	// The server and the source outlive the tenures: the page shows how the instance stops, and the
 	// head of the chain is known when it joins again.
 	base, end := context.WithCancel(context.WithoutCancel(ctx))
@@ -199,8 +186,7 @@ func (r *Relayer) assemble() {
 func (r *Relayer) watchConfig(component string, commits *lastError) watch.Config {
 	return watch.Config{Source: r.source, Ledger: r.ledger, ABI: r.cfg.ABI, Filters: r.filters,
 		Log: r.component(component), Metrics: r.metrics.watch, Tracer: r.tracing.Tracer(),
-		Latest: r.cfg.Finality == "latest" || r.cfg.Finality == "confirmations" && r.cfg.Confirmations == 0,
-		Stored: commits.set}
+		Latest: r.cfg.Newest(), Stored: commits.set}
 }
 
 // startAndServe runs the checks of the start and then serves tenures, until ctx ends (nil). The

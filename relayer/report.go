@@ -4,14 +4,12 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"time"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/database"
 	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
 	"github.com/fusion-prime/escrow-relayer/relayer/logging"
-	"github.com/fusion-prime/escrow-relayer/relayer/watch"
 )
 
 const (
@@ -98,39 +96,4 @@ func (r *Relayer) noteVerdict(ctx context.Context, goesOn bool) {
 	} else if !c.told.Swap(true) {
 		r.log.ErrorContext(ctx, "no block is stored, though there are blocks to store", slog.Any("err", stuck))
 	}
-}
-
-// noteProgress notes how long no block has been stored while there are blocks to store, and why none
-// is: the refusal of the database, or after a minute whatever is known.
-func (r *Relayer) noteProgress(i *fleet.Self, t *tenure, now time.Time) {
-	c := &r.condition
-	note := func(dog *fleet.Watchdog, what string, next int64, works bool, stuck *watch.StuckError) {
-		since := dog.Standing(now, next, works && i.Target > 0 && next <= i.Target)
-		if !since.IsZero() && (i.StandingSince.IsZero() || since.Before(i.StandingSince)) {
-			i.StandingSince = since
-		}
-
-		switch {
-		case stuck != nil:
-			i.Stuck = stuck
-		case i.Stuck == nil && !since.IsZero() && now.Sub(since) >= fleet.LimitStanding.Behind:
-			i.Stuck = fmt.Errorf("the watch of the %s has stored no block since %s UTC, though blocks %d to %d are there", what,
-				since.UTC().Format(time.TimeOnly), next, i.Target)
-			if why := errors.Join(i.Database, i.Node); why != nil {
-				i.Stuck = fmt.Errorf("%w: %w", i.Stuck, why)
-			}
-		}
-	}
-	if t == nil { // its slots are the others'
-		note(&c.slots, "slots", 0, false, nil)
-		note(&c.factory, "factory", 0, false, nil)
-		note(&c.past, "past of a factory", 0, false, nil)
-
-		return
-	}
-
-	note(&c.slots, "slots", i.Cursor, i.Slots > 0, t.slots.Stuck())
-	note(&c.factory, "factory", i.FactoryCursor, i.Leader, r.factory.Stuck())
-	past, left := r.followed.Past()
-	note(&c.past, "past of a factory", past, i.Leader && left, r.past.Stuck())
 }

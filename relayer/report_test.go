@@ -21,14 +21,14 @@ func standing(t *testing.T) *tenure {
 	leader := watch.FactoryConfig{Config: common}
 	r.factory, r.past = watch.NewFactoryWatch(leader), watch.NewPastWatch(leader)
 
-	return &tenure{Relayer: r, slots: watch.NewSlotWatch(watch.SlotConfig{Config: common})}
+	return &tenure{r: r, slots: watch.NewSlotWatch(watch.SlotConfig{Config: common})}
 }
 
 // A watch that goes round and stores nothing, with nodes and a database that are well, is told after a
 // minute by /readyz, the page, the metric and the report; a stored block ends it.
 func TestASilentStandIsTold(t *testing.T) {
 	w := standing(t)
-	r, at := w.Relayer, time.Unix(1_700_000_000, 0)
+	r, at := w.r, time.Unix(1_700_000_000, 0)
 	look := func(after time.Duration, cursor int64) fleet.Self {
 		i := fleet.Self{Slots: 2520, Cursor: cursor, Target: 9000, Leader: true, FactoryCursor: 9001}
 		r.noteProgress(&i, w, at.Add(after))
@@ -44,7 +44,7 @@ func TestASilentStandIsTold(t *testing.T) {
 	require.False(t, i.Ready())
 	require.ErrorContains(t, i.Checks()["storing"],
 		"the watch of the slots has stored no block since 22:13:20 UTC, though blocks 400 to 9000 are there")
-	sight := fleet.Sight{Fleet: &fleet.Fleet{}, Read: at, Self: &i, Now: at.Add(2 * time.Minute)}
+	sight := fleet.Sight{Read: &fleet.Reading{At: at}, Self: &i, Now: at.Add(2 * time.Minute)}
 	problems := sight.Judge()
 	require.Len(t, problems, 1)
 	require.Equal(t, fleet.Standing, problems[0].Kind)
@@ -60,7 +60,7 @@ func TestASilentStandIsTold(t *testing.T) {
 // So is the past of an added factory that cannot be read, or not be stored, by the leader.
 func TestAPastThatStandsIsTold(t *testing.T) {
 	w := standing(t)
-	r, at := w.Relayer, time.Unix(1_700_000_000, 0)
+	r, at := w.r, time.Unix(1_700_000_000, 0)
 	look := func(after time.Duration, leads bool, pasts ...int64) error {
 		list := []registry.Factory{{ID: 1, Start: 1}}
 		for _, p := range pasts {

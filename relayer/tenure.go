@@ -22,7 +22,7 @@ import (
 // tenure is one database session and everything that ends with it. Its fields are set before work
 // begins, and are constant.
 type tenure struct {
-	*Relayer
+	r         *Relayer
 	limit     *database.Outage
 	session   *election.Session
 	claimer   *partition.Claimer
@@ -62,7 +62,7 @@ func (r *Relayer) serve(ctx context.Context, limit *database.Outage, joined func
 	defer cancel(nil)
 	r.db.Bind(session.Memory(), cancel)
 	defer r.db.Unbind()
-	t := &tenure{Relayer: r, limit: limit, session: session}
+	t := &tenure{r: r, limit: limit, session: session}
 	if err := t.assemble(); err != nil {
 		return err
 	}
@@ -90,11 +90,11 @@ func (r *Relayer) serve(ctx context.Context, limit *database.Outage, joined func
 func (t *tenure) join(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, joinTimeout, fmt.Errorf("not joined within %s", joinTimeout))
 	defer cancel()
-	if err := t.session.Find(ctx, t.db.Pool); err != nil {
+	if err := t.session.Find(ctx, t.r.db.Pool); err != nil {
 		return err
 	}
 
-	if _, err := t.session.EndFormer(ctx, t.db.Pool); err != nil {
+	if _, err := t.session.EndFormer(ctx, t.r.db.Pool); err != nil {
 		return err
 	}
 
@@ -127,7 +127,7 @@ func (t *tenure) work(ctx context.Context) error {
 		select {
 		case <-t.session.Done():
 			endPublishing()
-			t.db.Renew() // the pool's connections may have broken together with the session's
+			t.r.db.Renew() // the pool's connections may have broken together with the session's
 			return election.ErrLost
 		case <-ctx.Done():
 			return nil
@@ -137,8 +137,8 @@ func (t *tenure) work(ctx context.Context) error {
 	g.Go(func() error { return t.slots.Run(ctx) })
 	g.Go(func() error { return t.elector.Run(ctx, t.lead) })
 	g.Go(func() error { return t.heartbeats(ctx) })
-	if len(t.commands.channels()) > 0 {
-		g.Go(func() error { return t.commands.work(ctx, t) })
+	if len(t.r.commands.channels()) > 0 {
+		g.Go(func() error { return t.r.commands.work(ctx, t) })
 	}
 
 	err := g.Wait()
@@ -149,9 +149,9 @@ func (t *tenure) work(ctx context.Context) error {
 
 // lead serves one term as leader.
 func (t *tenure) lead(ctx context.Context, term election.Term) error {
-	t.condition.leading.Store(true)
-	t.condition.writes.factory.set(nil)
-	defer t.condition.leading.Store(false)
+	t.r.condition.leading.Store(true)
+	t.r.condition.writes.factory.set(nil)
+	defer t.r.condition.leading.Store(false)
 	if err := t.readWith(ctx, term); err != nil {
 		return err
 	}
@@ -159,7 +159,7 @@ func (t *tenure) lead(ctx context.Context, term election.Term) error {
 	beat := t.elector.Beats(term)
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
-		err := t.factory.Run(ctx, term.Epoch, func(ctx context.Context) error {
+		err := t.r.factory.Run(ctx, term.Epoch, func(ctx context.Context) error {
 			if other := t.claimer.Lacks(); other != "" {
 				return fmt.Errorf("%w: %s knows events that this instance lacks", election.ErrResign, other)
 			}
@@ -175,11 +175,11 @@ func (t *tenure) lead(ctx context.Context, term election.Term) error {
 
 		return err
 	})
-	g.Go(func() error { return t.past.Run(ctx, term.Epoch) })
-	g.Go(func() error { return t.verifier.Run(ctx, term.Epoch) })
+	g.Go(func() error { return t.r.past.Run(ctx, term.Epoch) })
+	g.Go(func() error { return t.r.verifier.Run(ctx, term.Epoch) })
 	g.Go(func() error {
-		return retention.Run(ctx, retention.Config{DB: t.db.Pool, ChainID: t.cfg.ChainID, Events: t.cfg.Retention,
-			Log: t.component("retention")})
+		return retention.Run(ctx, retention.Config{DB: t.r.db.Pool, ChainID: t.r.cfg.ChainID, Events: t.r.cfg.Retention,
+			Log: t.r.component("retention")})
 	})
 
 	return g.Wait()
@@ -187,8 +187,8 @@ func (t *tenure) lead(ctx context.Context, term election.Term) error {
 
 // readWith notes which event layouts the term reads with. What was read with fewer is read again.
 func (t *tenure) readWith(ctx context.Context, term election.Term) error {
-	deployments, others := t.cfg.ABI.Layouts()
-	gained, err := registry.ReadWith(ctx, t.db.Pool, t.cfg.ChainID, term.Epoch,
+	deployments, others := t.r.cfg.ABI.Layouts()
+	gained, err := registry.ReadWith(ctx, t.r.db.Pool, t.r.cfg.ChainID, term.Epoch,
 		registry.Layouts{Deployments: deployments, Others: others})
 	switch {
 	case errors.Is(err, registry.ErrUnknown):
@@ -196,15 +196,15 @@ func (t *tenure) readWith(ctx context.Context, term election.Term) error {
 	case err != nil:
 		return err
 	case len(gained) > 0:
-		t.log.InfoContext(ctx, "what was read without some event layouts is read again", slog.Any("layouts", gained))
+		t.r.log.InfoContext(ctx, "what was read without some event layouts is read again", slog.Any("layouts", gained))
 	}
 
-	return t.ledger.Follow(ctx, t.followed)
+	return t.r.ledger.Follow(ctx, t.r.followed)
 }
 
 // heartbeats writes the heartbeat every HeartbeatInterval.
 func (t *tenure) heartbeats(ctx context.Context) error {
-	ticker := time.NewTicker(t.cfg.HeartbeatInterval)
+	ticker := time.NewTicker(t.r.cfg.HeartbeatInterval)
 	defer ticker.Stop()
 	defer func() { // the last heartbeat announces the stop
 		if !t.session.Valid() {
@@ -213,15 +213,15 @@ func (t *tenure) heartbeats(ctx context.Context) error {
 
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
-		_ = election.Heartbeat(ctx, t.db.Pool, t.cfg.ChainID, t.cfg.InstanceID, t.vitals(true))
+		_ = t.heartbeat(ctx, true)
 	}()
 	for {
-		if err := election.Heartbeat(ctx, t.db.Pool, t.cfg.ChainID, t.cfg.InstanceID, t.vitals(false)); err == nil {
-			t.condition.lastHeartbeat.Store(time.Now().UnixNano())
-			t.condition.writes.heartbeat.set(nil)
+		if err := t.heartbeat(ctx, false); err == nil {
+			t.r.condition.lastHeartbeat.Store(time.Now().UnixNano())
+			t.r.condition.writes.heartbeat.set(nil)
 		} else if ctx.Err() == nil {
-			t.condition.writes.heartbeat.set(err)
-			t.log.WarnContext(ctx, "heartbeat failed, retrying", slog.Any("err", err))
+			t.r.condition.writes.heartbeat.set(err)
+			t.r.log.WarnContext(ctx, "heartbeat failed, retrying", slog.Any("err", err))
 		}
 
 		select {
@@ -232,11 +232,11 @@ func (t *tenure) heartbeats(ctx context.Context) error {
 	}
 }
 
-func (t *tenure) vitals(stopping bool) election.Vitals {
-	s, view := t.slots.Status(), t.source.View()
-	return election.Vitals{CurrentBlock: max(s.Next-1, 0), HeadBlock: int64(view.Head),
-		HeadTime: view.HeadTime, TargetTime: view.TargetTime, Trust: string(t.source.Trust()), Escrows: s.Escrows,
-		Stopping: stopping}
+func (t *tenure) heartbeat(ctx context.Context, stopping bool) error {
+	s, view := t.slots.Status(), t.r.source.View()
+	return election.Heartbeat(ctx, t.r.db.Pool, t.r.cfg.ChainID, t.r.cfg.InstanceID, election.Vitals{
+		CurrentBlock: max(s.Next-1, 0), HeadBlock: int64(view.Head), HeadTime: view.HeadTime, TargetTime: view.TargetTime,
+		Trust: string(t.r.source.Trust()), Escrows: s.Escrows, Stopping: stopping})
 }
 
 // leave releases the slots after a clean stop and notifies the others. After the loss of the
@@ -266,38 +266,39 @@ const leaveTimeout = 2 * time.Second
 
 // assemble creates the parts of a tenure.
 func (t *tenure) assemble() (err error) {
-	cfg := t.cfg
-	t.ledger.Renew()
+	cfg := t.r.cfg
+	t.r.ledger.Renew()
 	t.publisher, err = publish.New(publish.Config{
-		DB: t.db.Pool, ChainID: cfg.ChainID, Owner: cfg.InstanceID, Sender: t.pubsub, Topics: cfg.Topics(),
+		DB: t.r.db.Pool, ChainID: cfg.ChainID, Owner: cfg.InstanceID, Sender: t.r.pubsub, Topics: cfg.Topics(),
 		BySlot: cfg.OrderingKey == "slot", CloudEvents: cfg.CloudEvents, Valid: t.session.Valid,
-		Memory: t.session.Memory(), Handover: &t.handover,
-		Log: t.component("publisher"), Metrics: t.metrics.publish, Tracer: t.tracing.Tracer(),
+		Memory: t.session.Memory(), Handover: &t.r.handover,
+		Log: t.r.component("publisher"), Metrics: t.r.metrics.publish, Tracer: t.r.tracing.Tracer(),
 	})
 	if err != nil {
 		return err
 	}
 
 	t.claimer, err = partition.New(partition.Config{
-		DB: t.db.Pool, ChainID: cfg.ChainID, InstanceID: cfg.InstanceID,
+		DB: t.r.db.Pool, ChainID: cfg.ChainID, InstanceID: cfg.InstanceID,
 		LockKey: t.session.Key(), Partition: cfg.Partition, Auto: cfg.Auto,
 		StartBlock: cfg.StartBlock, AdoptAfter: cfg.AdoptAfter, StallAfter: cfg.ResignAfter,
-		Version: t.build.Version, Settings: cfg.Agreed(), NewProcess: !t.handover.Known(t.session.Memory()),
+		Version: t.r.build.Version, Settings: cfg.Agreed(), NewProcess: !t.r.handover.Known(t.session.Memory()),
 		Able: t.able, EndDead: t.endDead, Stepped: t.stepped,
-		Quiesce: t.quiesce, Resume: t.publisher.Resume, Log: t.component("partition"),
+		Quiesce: t.quiesce, Resume: t.publisher.Resume, Log: t.r.component("partition"),
 	})
 	if err != nil {
 		return err
 	}
 
 	t.slots = watch.NewSlotWatch(watch.SlotConfig{
-		Config: t.watchConfig("slots", &t.condition.writes.slots), DB: t.db.Pool,
+		Config: t.r.watchConfig("slots", &t.r.condition.writes.slots), DB: t.r.db.Pool,
 		Holder: t.claimer, Publisher: t.publisher, ChainID: cfg.ChainID,
 		Discovered: t.session.Hint(registry.Channel), Requested: t.session.Hint(ledger.RequestsChannel),
 	})
 	t.elector, err = election.NewElector(election.ElectorConfig{
-		Session: t.session, DB: t.db.Pool, ChainID: cfg.ChainID, InstanceID: cfg.InstanceID, StaleAfter: cfg.LeaderStaleAfter,
-		Eligible: func() bool { return t.source.Health() == nil && t.claimer.Lacks() == "" }, Log: t.component("election"),
+		Session: t.session, DB: t.r.db.Pool, ChainID: cfg.ChainID, InstanceID: cfg.InstanceID,
+		StaleAfter: cfg.LeaderStaleAfter, Log: t.r.component("election"),
+		Eligible: func() bool { return t.r.source.Health() == nil && t.claimer.Lacks() == "" },
 	})
 
 	return err
@@ -305,7 +306,7 @@ func (t *tenure) assemble() (err error) {
 
 // stepped handles the outcome of a check of the fleet.
 func (t *tenure) stepped(err error) {
-	t.condition.writes.check.set(err)
+	t.r.condition.writes.check.set(err)
 	if err == nil {
 		t.limit.Good()
 	}
@@ -327,28 +328,18 @@ const quiesceTimeout = 6 * time.Second
 // able returns what keeps this instance, but perhaps not another one, from reading the next blocks
 // of its slots: its nodes are down, or refuse those blocks.
 func (t *tenure) able() error {
-	if err := t.source.Health(); err != nil {
+	if err := t.r.source.Health(); err != nil {
 		return err
 	}
 
 	return t.unread(0)
 }
 
-// unread returns why the next blocks of the slots cannot be read, once this has lasted for a while.
-func (t *tenure) unread(patience time.Duration) error {
-	s := t.slots.Status()
-	if s.Unread == nil || time.Since(s.Since) < patience {
-		return nil
-	}
-
-	return fmt.Errorf("blocks cannot be read since %s: %w", s.Since.UTC().Format(time.TimeOnly), s.Unread)
-}
-
 // endDead ends the open transactions of dead instances, before their slots are claimed.
 func (t *tenure) endDead(ctx context.Context, instances []string) error {
-	ended, err := election.EndTransactions(ctx, t.db.Pool, instances)
+	ended, err := election.EndTransactions(ctx, t.r.db.Pool, instances)
 	if ended > 0 {
-		t.log.WarnContext(ctx, "ended transactions of dead instances", slog.Int("transactions", ended),
+		t.r.log.WarnContext(ctx, "ended transactions of dead instances", slog.Int("transactions", ended),
 			slog.Any("instances", instances))
 	}
 

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 
@@ -16,6 +15,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/config"
 	"github.com/fusion-prime/escrow-relayer/relayer/database"
 	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
+	"github.com/fusion-prime/escrow-relayer/relayer/logging"
 	"github.com/fusion-prime/escrow-relayer/relayer/verify"
 )
 
@@ -38,7 +38,6 @@ Where commands were used, each sender's transactions since its first nonce are c
 	}
 	cmd.Flags().Int64Var(&a.from, "from", 0, "first block; START_BLOCK if lower")
 	cmd.Flags().Int64Var(&a.to, "to", 0, "last block; default: everything that is stored as a whole")
-	cmd.Flags().BoolVar(&a.asJSON, "json", false, "one JSON object per difference")
 	cmd.Flags().BoolVar(&a.prove, "prove", false, "read every block by its hash and prove it: some requests per block")
 	cmd.Flags().BoolVar(&a.sendersOnly, "senders-only", false, "compare the senders of commands, and no events")
 
@@ -47,8 +46,8 @@ Where commands were used, each sender's transactions since its first nonce are c
 
 // audit is one run of the command.
 type audit struct {
-	from, to                   int64
-	asJSON, prove, sendersOnly bool
+	from, to           int64
+	prove, sendersOnly bool
 
 	cmd *cobra.Command
 	cfg *config.Config
@@ -146,10 +145,8 @@ func (a *audit) events(ctx context.Context) (int, error) {
 				e = d.Stored
 			}
 
-			if err := a.print(d, "%-9s %s %s escrow %s block %d %s\n", d.Kind, d.ID(), e.Name, e.Escrow, e.BlockNumber,
-				d.Why); err != nil {
-				return err
-			}
+			fmt.Fprintf(a.cmd.OutOrStdout(), "%-9s %s %s escrow %s block %d %s\n", d.Kind, d.ID(), e.Name, e.Escrow,
+				e.BlockNumber, d.Why)
 		}
 
 		progress(say, last-a.from+1, a.to-a.from+1, "blocks")
@@ -184,7 +181,10 @@ func (a *audit) senders(ctx context.Context) (int, error) {
 	count := map[string]int{}
 	done, err := send.Audit(ctx, a.db.Pool, a.cfg.ChainID, send.NewNodes(a.src), func(f send.Finding) error {
 		count[f.Kind]++
-		return a.print(f, "%-10s sender %s nonce %d command %s: %s\n", f.Kind, f.Sender, f.Nonce, f.Command, f.Why)
+		fmt.Fprintf(a.cmd.OutOrStdout(), "%-10s sender %s nonce %d command %s: %s\n", f.Kind, f.Sender, f.Nonce, f.Command,
+			f.Why)
+
+		return nil
 	})
 	if err != nil {
 		return 0, err
@@ -201,20 +201,9 @@ func (a *audit) senders(ctx context.Context) (int, error) {
 	return foreign + differing + unanswered, nil
 }
 
-// print writes one difference, as JSON or as a line.
-func (a *audit) print(difference any, format string, args ...any) error {
-	if a.asJSON {
-		return json.NewEncoder(a.cmd.OutOrStdout()).Encode(difference)
-	}
-
-	_, err := fmt.Fprintf(a.cmd.OutOrStdout(), format, args...)
-
-	return err
-}
-
 // progress shows on a terminal how much of a run is done. What is written next takes its place.
 func progress(w io.Writer, n, of int64, what string) {
-	if isTerminal(w) {
+	if logging.Terminal(w) {
 		fmt.Fprintf(w, "%d of %d %s\r", n, of, what)
 	}
 }

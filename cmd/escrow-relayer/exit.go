@@ -6,9 +6,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/fusion-prime/escrow-relayer/relayer"
 	"github.com/fusion-prime/escrow-relayer/relayer/command"
 	"github.com/fusion-prime/escrow-relayer/relayer/command/send"
+	"github.com/fusion-prime/escrow-relayer/relayer/start"
 )
 
 // Exit codes, the same for every command.
@@ -50,7 +50,7 @@ func exitCode(err error) int {
 	switch {
 	case err == nil:
 		return exitWell
-	case errors.Is(err, relayer.ErrRefused):
+	case errors.Is(err, start.ErrRefused):
 		// before the answer no: an instance that ends for good for another reason ends with 1
 		return exitRefused
 	case errors.Is(err, errQuiet), errors.As(err, new(no)):

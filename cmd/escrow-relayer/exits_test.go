@@ -17,10 +17,10 @@ import (
 
 	"github.com/fusion-prime/escrow-relayer/internal/lab"
 	"github.com/fusion-prime/escrow-relayer/internal/testpg"
-	"github.com/fusion-prime/escrow-relayer/relayer"
 	"github.com/fusion-prime/escrow-relayer/relayer/command"
 	"github.com/fusion-prime/escrow-relayer/relayer/command/send"
 	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
+	"github.com/fusion-prime/escrow-relayer/relayer/start"
 )
 
 func TestExitCodes(t *testing.T) {
@@ -28,7 +28,7 @@ func TestExitCodes(t *testing.T) {
 		errQuiet:                                 exitNo,
 		no{errors.New("not whole")}:              exitNo,
 		fmt.Errorf("so: %w", no{errors.New("")}): exitNo,
-		no{relayer.ErrRefused}:                   exitRefused,
+		no{start.ErrRefused}:                     exitRefused,
 		usage{errors.New("flag")}:                exitRefused,
 		errors.New("connection refused"):         exitRefused,
 		interrupted{context.Canceled}:            exitInterrupted,
@@ -54,7 +54,7 @@ func TestInterruptedCommands(t *testing.T) {
 	for _, args := range [][]string{
 		{"status"}, {"migrate"}, {"audit"}, {"replay", "--from", "1"}, {"rewind", "--to", "1"}, {"doctor"},
 		{"plan", "wait"}, {"plan", "move", "--from", "1", "--to", "2"}, {"command", "list"},
-		{"sender", "status"}, {"sender", "resume", "--sender", "0x00000000000000000000000000000000000000aa"},
+		{"sender", "resume", "--sender", "0x00000000000000000000000000000000000000aa"},
 	} {
 		cmd := root()
 		cmd.SetArgs(args)

@@ -70,7 +70,7 @@ func TestWhatAStartSays(t *testing.T) {
 			log := readLog(t, p)
 			for _, words := range []string{
 				`"message":"configured"`, `"chain":1337`, `"factories":["` + w.Contracts.Factory.Hex(),
-				`"finality":"2 confirmations"`,
+				`"finality":"confirmations 2"`,
 				`"partition":"0 of 1, modulo"`, `"endpoints":[`, `"topic":"` + lab.Topic, "was CONFIRMATIONS meant?",
 			} {
 				require.Contains(t, log, words)

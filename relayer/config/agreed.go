@@ -21,7 +21,7 @@ func (c *Config) Agreed() partition.Settings {
 			"PUBSUB_PROJECT_ID": c.Project, "PUBSUB_TOPIC_ID": c.Topic, "OTHER_EVENTS_TOPIC_ID": c.OtherTopic,
 			"RETRACTIONS_TOPIC_ID": c.RetractionsTopic, "PUBSUB_ENDPOINT": c.PubSubEndpoint,
 			"EVENT_NAMES": strings.Join(events, ","), "ORDERING_KEY": c.OrderingKey,
-			partition.ABI: abiDigest(c), "FINALITY": finality(c),
+			partition.ABI: abiDigest(c), "FINALITY": c.Processed(),
 		},
 		Other: map[string]string{
 			"PARTITION_STRATEGY": string(c.Partition.Strategy), "TOTAL_PARTITIONS": strconv.Itoa(c.Partition.Total),
@@ -33,15 +33,17 @@ func (c *Config) Agreed() partition.Settings {
 	}
 }
 
-// finality is FINALITY, with CONFIRMATIONS if they are used.
-func finality(c *Config) string {
-	text := fmt.Sprint(c.Finality)
-	if text == "confirmations" {
-		text += " " + strconv.FormatUint(c.Confirmations, 10)
+// Processed is what may be processed: FINALITY, with CONFIRMATIONS if they are used.
+func (c *Config) Processed() string {
+	if c.Finality != "confirmations" {
+		return c.Finality
 	}
 
-	return text
+	return fmt.Sprintf("confirmations %d", c.Confirmations)
 }
+
+// Newest reports whether every block is processed at once, so that reorganisations take published events back.
+func (c *Config) Newest() bool { return c.Finality == "latest" || c.Processed() == "confirmations 0" }
 
 // abiDigest represents the events that the ABIs define, in any order.
 func abiDigest(c *Config) string {

@@ -19,6 +19,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/registry"
 	"github.com/fusion-prime/escrow-relayer/relayer/contract"
 	"github.com/fusion-prime/escrow-relayer/relayer/publish/pubsub"
+	"github.com/fusion-prime/escrow-relayer/relayer/redact"
 )
 
 // check verifies everything that an instance needs.
@@ -181,8 +182,7 @@ func (l *loader) finality() {
 	l.oneOf("AGREEMENT", c.Agreement, "available", "strict")
 	l.oneOf("PROOF", c.Proof, "near", "all", "none")
 	between(l, "CONFIRMATIONS", c.Confirmations, 0, maxConfirmations, "")
-	none := c.Finality == "confirmations" && c.Confirmations == 0 && !l.unread["CONFIRMATIONS"]
-	if (c.Finality == "latest" || none) && c.RetractionsTopic == "" {
+	if c.Newest() && (c.Finality == "latest" || !l.unread["CONFIRMATIONS"]) && c.RetractionsTopic == "" {
 		l.say("RETRACTIONS_TOPIC_ID",
 			"is needed with FINALITY=latest or CONFIRMATIONS=0, where reorganisations take published events back: name a topic")
 	}
@@ -367,8 +367,10 @@ func (l *loader) rest() {
 		l.say("HTTP_HOST", "must be an IP address of this machine, or localhost")
 	}
 
-	if c.ExplorerURL != "" && !isHTTP(c.ExplorerURL) {
-		l.say("EXPLORER_URL", "must be an http or https URL")
+	if u, err := url.Parse(c.ExplorerURL); c.ExplorerURL != "" &&
+		(!isHTTP(c.ExplorerURL) || err != nil || u.User != nil || u.RawQuery != "" || u.Fragment != "") {
+		l.problems = append(l.problems, Problem{"EXPLORER_URL", redact.URL(c.ExplorerURL),
+			"must be an http or https URL, without credentials, query or fragment, as https://sepolia.etherscan.io"})
 	}
 }
 

@@ -508,7 +508,8 @@ func TestMixedVersions(t *testing.T) {
 func TestWhatAnInstanceAloneKnows(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
-	s := fleet.Sight{Fleet: &fleet.Fleet{Chain: fleet.Chain{Verified: 1}}, Read: now, Now: now, Self: &fleet.Self{
+	seen := &fleet.Reading{Fleet: fleet.Fleet{Chain: fleet.Chain{Verified: 1}}, At: now}
+	s := fleet.Sight{Read: seen, Now: now, Self: &fleet.Self{
 		Trust: "believed", Final: 1002, Endpoints: []fleet.Endpoint{{Up: true}, {Up: true}}}}
 	require.Equal(t, []string{fleet.Believed, fleet.Unverified}, kinds(s.Judge()), "1,001 blocks of 12 s")
 	s.Self.Final, s.Self.Endpoints = 1001, s.Self.Endpoints[:1]
@@ -518,12 +519,12 @@ func TestWhatAnInstanceAloneKnows(t *testing.T) {
 // Each kind of problem has its page, and the page has the section.
 func TestRunbooksOfProblems(t *testing.T) {
 	t.Parallel()
-	for kind, url := range fleet.Pages {
-		page, section, _ := strings.Cut(path.Base(url), "#")
+	for kind, about := range fleet.Kinds {
+		page, section, _ := strings.Cut(path.Base(about.Page), "#")
 		text, err := os.ReadFile(filepath.Join("..", "..", "deploy", "runbooks", page))
 		require.NoError(t, err, kind)
 		if section != "" {
-			require.Contains(t, strings.ToLower(string(text)), "\n## "+section+"\n", "%s: %s", kind, url)
+			require.Contains(t, strings.ToLower(string(text)), "\n## "+section+"\n", "%s: %s", kind, about.Page)
 		}
 	}
 }

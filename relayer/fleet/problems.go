@@ -88,51 +88,66 @@ func NeedPerson(all []Problem) bool {
 	return slices.ContainsFunc(all, func(p Problem) bool { return p.Severity != Notice })
 }
 
-// Pages is the page of each kind of problem, below Runbooks. A test compares it with the files.
-var Pages = map[string]string{
-	UnknownChain:    "new-chain.md",
-	NobodyAlive:     "leader-gap.md#relayerfleetdown",
-	NoLeader:        "leader-gap.md#relayernoleader",
-	HungLeader:      "leader-gap.md#relayernoleader",
-	UnservedSlots:   "unserved-slots.md#unserved_slots",
-	AdoptedSlots:    "unserved-slots.md#adopted_slots",
-	Redundancy:      "unserved-slots.md#adopted_slots",
-	StaleHeartbeat:  "stale-instance.md#relayerheartbeatstale",
-	Standing:        "storing.md#stands_still",
-	FactoryBehind:   "lag.md#factory_behind",
-	FutureStart:     "new-chain.md",
-	StillFinality:   "lag.md#finality_stands_still",
-	StillChain:      "lag.md#chain_stands_still",
-	StrangerHolds:   "leader-gap.md#strangers",
-	SetAside:        "node-disagreement.md#endpoint_set_aside",
-	Believed:        "node-disagreement.md#one_endpoints_word",
-	EndpointOut:     "provider-change.md#relayerendpointdown",
-	ReadOnly:        "database-connections.md#relayerdatabasedown",
-	DatabaseRefuses: "database-connections.md#relayerdatabasedown",
-	InstanceFault:   "storing.md#stands_still",
-	DatabaseGone:    "database-connections.md#relayerdatabasedown",
-	SessionGone:     "database-connections.md#relayersessionlosses",
-	NoNode:          "provider-change.md#own_node_down",
-	OwnNode:         "provider-change.md#own_node_down",
-	OldOutbox:       "outbox-age.md#old_outbox",
-	UnknownEvents:   "storing.md#unknown_events",
-	NotPublished:    "storing.md#announced_again",
-	MissedEvents:    "verifier-missing.md#missing_event",
-	ExtraEvents:     "verifier-missing.md#extra_event",
-	Unverified:      "verifier-missing.md#verifier_behind",
-	DeepReorg:       "deep-reorg.md#deep_reorg",
-	LateEscrows:     "lag.md#late_escrows",
-	MixedTotals:     "repartition.md",
-	MixedVersions:   "schema-upgrade.md#mixed_versions",
-	MixedSettings:   "schema-upgrade.md#mixed_versions",
+// effect is what a problem does to the events.
+type effect int
 
-	HaltedSender:    "commands.md#sender_halted",
-	UnsignedCommand: "commands.md#signer_unreachable",
-	OldCommand:      "commands.md#old_command",
-	LowBalanceOf:    "commands.md#low_balance",
-	LowFees:         "commands.md#waits_for_fees",
-	SpentBudget:     "commands.md#waits_for_budget",
-	OldReplies:      "commands.md#old_replies",
+// The effects, the worst last.
+const (
+	copes   effect = iota // lost redundancy, or a matter of settings
+	delayed               // of some escrows, or of all
+	wrong                 // published wrongly, or not
+	nothingStored
+	noAnswer // of the database
+)
+
+// Kinds has of each kind of problem its page below Runbooks, which a test compares with the files, and its effect.
+var Kinds = map[string]struct {
+	Page   string
+	effect effect
+}{
+	UnknownChain:    {"new-chain.md", nothingStored},
+	NobodyAlive:     {"leader-gap.md#relayerfleetdown", nothingStored},
+	NoLeader:        {"leader-gap.md#relayernoleader", delayed},
+	HungLeader:      {"leader-gap.md#relayernoleader", delayed},
+	UnservedSlots:   {"unserved-slots.md#unserved_slots", delayed},
+	AdoptedSlots:    {"unserved-slots.md#adopted_slots", copes},
+	Redundancy:      {"unserved-slots.md#adopted_slots", copes},
+	StaleHeartbeat:  {"stale-instance.md#relayerheartbeatstale", copes},
+	Standing:        {"storing.md#stands_still", delayed},
+	FactoryBehind:   {"lag.md#factory_behind", delayed},
+	FutureStart:     {"new-chain.md", nothingStored},
+	StillFinality:   {"lag.md#finality_stands_still", nothingStored},
+	StillChain:      {"lag.md#chain_stands_still", nothingStored},
+	StrangerHolds:   {"leader-gap.md#strangers", copes},
+	SetAside:        {"node-disagreement.md#endpoint_set_aside", copes},
+	Believed:        {"node-disagreement.md#one_endpoints_word", copes},
+	EndpointOut:     {"provider-change.md#relayerendpointdown", copes},
+	ReadOnly:        {"database-connections.md#relayerdatabasedown", nothingStored},
+	DatabaseRefuses: {"database-connections.md#relayerdatabasedown", nothingStored},
+	InstanceFault:   {"storing.md#stands_still", delayed},
+	DatabaseGone:    {"database-connections.md#relayerdatabasedown", noAnswer},
+	SessionGone:     {"database-connections.md#relayersessionlosses", copes},
+	NoNode:          {"provider-change.md#own_node_down", nothingStored},
+	OwnNode:         {"provider-change.md#own_node_down", copes},
+	OldOutbox:       {"outbox-age.md#old_outbox", delayed},
+	UnknownEvents:   {"storing.md#unknown_events", delayed},
+	NotPublished:    {"storing.md#announced_again", wrong},
+	MissedEvents:    {"verifier-missing.md#missing_event", wrong},
+	ExtraEvents:     {"verifier-missing.md#extra_event", wrong},
+	Unverified:      {"verifier-missing.md#verifier_behind", copes},
+	DeepReorg:       {"deep-reorg.md#deep_reorg", wrong},
+	LateEscrows:     {"lag.md#late_escrows", delayed},
+	MixedTotals:     {"repartition.md", copes},
+	MixedVersions:   {"schema-upgrade.md#mixed_versions", copes},
+	MixedSettings:   {"schema-upgrade.md#mixed_versions", copes},
+
+	HaltedSender:    {"commands.md#sender_halted", copes},
+	UnsignedCommand: {"commands.md#signer_unreachable", copes},
+	OldCommand:      {"commands.md#old_command", copes},
+	LowBalanceOf:    {"commands.md#low_balance", copes},
+	LowFees:         {"commands.md#waits_for_fees", copes},
+	SpentBudget:     {"commands.md#waits_for_budget", copes},
+	OldReplies:      {"commands.md#old_replies", copes},
 }
 
 // problems are those found so far.
@@ -141,7 +156,7 @@ type problems []Problem
 // add adds one, unless its severity is empty.
 func (p *problems) add(kind string, s Severity, remedy, text string, args ...any) {
 	if s != "" {
-		*p = append(*p, Problem{kind, s, fmt.Sprintf(text, args...), remedy, Runbooks + Pages[kind]})
+		*p = append(*p, Problem{kind, s, fmt.Sprintf(text, args...), remedy, Runbooks + Kinds[kind].Page})
 	}
 }
 

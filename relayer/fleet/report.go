@@ -16,8 +16,8 @@ import (
 	"github.com/fusion-prime/escrow-relayer/election"
 )
 
-// Watchdog tells how long one watch has stored no block while there are blocks to store, whatever the
-// cause. The zero value is ready, and safe for concurrent use.
+// Watchdog tells how long one watch has stored no block while there are blocks to store, whatever the cause; or, of
+// something without blocks, since when it has been wrong. The zero value is ready, and safe for concurrent use.
 type Watchdog struct {
 	mu    sync.Mutex
 	next  int64

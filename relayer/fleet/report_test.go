@@ -147,3 +147,14 @@ func connect(t *testing.T, url, application string) *pgx.Conn {
 
 	return conn
 }
+
+func TestSinceWhenSomethingIsWrong(t *testing.T) {
+	t.Parallel()
+	var w fleet.Watchdog
+	at := time.Unix(1_700_000_000, 0)
+	require.Zero(t, w.Standing(at, 0, false))
+	require.Equal(t, at, w.Standing(at, 0, true))
+	require.Equal(t, at, w.Standing(at.Add(time.Minute), 0, true), "since it began")
+	require.Zero(t, w.Standing(at.Add(2*time.Minute), 0, false))
+	require.Equal(t, at.Add(3*time.Minute), w.Standing(at.Add(3*time.Minute), 0, true), "anew")
+}

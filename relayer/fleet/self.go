@@ -8,7 +8,7 @@ import (
 )
 
 // Self is the state of one instance at one moment, as it knows itself. The zero value is an instance that has just
-// started. Fields that /status reports in another form, or omits, are marked json:"-".
+// started. /status omits what is marked json:"-".
 type Self struct {
 	ID        string              `json:"id"`
 	Build     Build               `json:"-"`
@@ -44,7 +44,7 @@ type Self struct {
 
 	InFlight    int        `json:"-"` // messages sent to Pub/Sub that wait for their acknowledgement
 	BlockedKeys int        `json:"-"` // ordering keys whose last publish failed
-	Endpoints   []Endpoint `json:"-"`
+	Endpoints   []Endpoint `json:"endpoints"`
 
 	PublishError   error     `json:"-"` // of the last failed publish request; nil: none has failed
 	PublishErrorAt time.Time `json:"-"` // when
@@ -69,13 +69,12 @@ func (b Build) String() string {
 	return b.Version + " (" + text + ")"
 }
 
-// Endpoint is an RPC endpoint. Name is its scheme and host, without possible keys.
+// Endpoint is an RPC endpoint.
 type Endpoint struct {
-	Name    string        `json:"name"`
-	Host    string        `json:"host"` // scheme and host, without possible keys
-	Up      bool          `json:"up"`
-	Head    int64         `json:"head_block"`
-	Latency time.Duration `json:"-"`
+	Name    string `json:"name"` // scheme and host, without possible keys; of several at one host the second ends in #2
+	Up      bool   `json:"up"`
+	Head    int64  `json:"head_block"`
+	Latency Age    `json:"latency_seconds"`
 	// LastError and LastErrorAt may be older than the last success. Empty: there was none.
 	LastError   string    `json:"last_error,omitempty"`
 	LastErrorAt time.Time `json:"last_error_at,omitzero"`

@@ -10,11 +10,9 @@ import (
 
 // Sight is what a screen of one instance shows: the fleet as last read, and the instance itself.
 type Sight struct {
-	Fleet *Fleet
-	Read  time.Time // when, by this process's clock; zero: never, and Fleet is empty
-	Err   error     // of the last reading, which may be later than Read
-	Self  *Self
-	Now   time.Time // by this process's clock
+	Read *Reading
+	Self *Self
+	Now  time.Time // by this process's clock
 }
 
 // Judge lists what is wrong, the worst first: Fleet.Judge plus what only this instance knows. While
@@ -22,10 +20,10 @@ type Sight struct {
 func (s *Sight) Judge() []Problem {
 	p := problems{}
 	s.judgeSelf(&p)
-	if !s.Read.IsZero() && s.Err == nil {
-		p = append(p, s.Fleet.Problems...)
+	if !s.Read.At.IsZero() && s.Read.Err == nil {
+		p = append(p, s.Read.Fleet.Problems...)
 		s.judgePublishing(p)
-		if behind := s.Self.Unverified(s.Fleet.Chain.Verified); behind > LimitUnverified {
+		if behind := s.Self.Unverified(s.Read.Fleet.Chain.Verified); behind > LimitUnverified {
 			p.add(Unverified, Warning, "look at the nodes: the second reading waits for them, or for the first",
 				"the final blocks of %s were not read a second time: completeness is not checked", Age(behind))
 		}
@@ -36,19 +34,10 @@ func (s *Sight) Judge() []Problem {
 	return p
 }
 
-// effects are what problems do to the events, the worst first. Other kinds are lost redundancy, or a matter of
-// settings.
-var effects = []struct {
-	what  string
-	kinds []string
-}{
-	{"The database does not answer", []string{DatabaseGone}},
-	{"Nothing new is stored", []string{UnknownChain, NobodyAlive, ReadOnly, NoNode, DatabaseRefuses, StillChain,
-		FutureStart, StillFinality}},
-	{"Events were published wrongly, or not", []string{NotPublished, MissedEvents, ExtraEvents, DeepReorg}},
-	{"Events are delayed", []string{InstanceFault, NoLeader, HungLeader, UnservedSlots, Standing, FactoryBehind,
-		OldOutbox, LateEscrows, UnknownEvents}},
-}
+// effects are those of problems, in words.
+var effects = map[effect]string{copes: "The fleet copes", delayed: "Events are delayed",
+	wrong: "Events were published wrongly, or not", nothingStored: "Nothing new is stored",
+	noAnswer: "The database does not answer"}
 
 // Headline summarizes problems, the worst first, in one line: what happens to the events, and how
 // soon to act. Empty without problems.
@@ -57,22 +46,17 @@ func Headline(all []Problem) string {
 		return ""
 	}
 
-	what, stands := "The fleet copes", false // stands: nothing new is stored
-	for n, e := range effects {
-		if slices.ContainsFunc(all, func(p Problem) bool { return slices.Contains(e.kinds, p.Kind) }) {
-			what, stands = e.what, n < 2
-			break
-		}
+	worst := copes
+	for _, p := range all {
+		worst = max(worst, Kinds[p.Kind].effect)
 	}
 
-	switch all[0].Severity {
-	case Critical:
+	switch what := effects[worst]; {
+	case all[0].Severity == Critical:
 		return what + ": act now"
-	case Warning:
+	case all[0].Severity == Warning:
 		return what + ": act today"
-	}
-
-	if stands {
+	case worst >= nothingStored:
 		return what + ": this may end within seconds"
 	}
 
@@ -89,10 +73,10 @@ func (s *Sight) judgeSelf(p *problems) {
 	switch {
 	case errors.As(i.Database, new(*LockedError)): // why it cannot be read, too
 		s.lasting(p, DatabaseRefuses, LimitDatabase, i.DatabaseSince, "this instance's database", i.Database)
-	case s.Err != nil && s.Read.IsZero():
-		s.lasting(p, DatabaseGone, LimitDatabase, i.Started, "the fleet could not be read", s.Err)
-	case s.Err != nil:
-		s.lasting(p, DatabaseGone, LimitDatabase, s.Read, "the fleet is shown as it was "+s.ago(s.Read)+" ago", s.Err)
+	case s.Read.Err != nil && s.Read.At.IsZero():
+		s.lasting(p, DatabaseGone, LimitDatabase, i.Started, "the fleet could not be read", s.Read.Err)
+	case s.Read.Err != nil:
+		s.lasting(p, DatabaseGone, LimitDatabase, s.Read.At, "the fleet is shown as it was "+s.ago(s.Read.At)+" ago", s.Read.Err)
 	case i.Database != nil:
 		s.lasting(p, DatabaseRefuses, LimitDatabase, i.DatabaseSince, "this instance's database", i.Database)
 	}

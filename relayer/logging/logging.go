@@ -28,7 +28,7 @@ func New(w io.Writer, format, level string, secrets *redact.Secrets) *slog.Logge
 		l = slog.LevelInfo
 	}
 
-	if format == "json" || format == "auto" && !terminal(w) {
+	if format == "json" || format == "auto" && !Terminal(w) {
 		return slog.New(traced{slog.NewJSONHandler(w, &slog.HandlerOptions{Level: l,
 			ReplaceAttr: func(groups []string, a slog.Attr) slog.Attr {
 				return cloud(groups, mask(a, secrets))
@@ -36,7 +36,7 @@ func New(w io.Writer, format, level string, secrets *redact.Secrets) *slog.Logge
 	}
 
 	return slog.New(traced{tint.NewTextHandler(w, &tint.Options{
-		Level: l, TimeFormat: "15:04:05.000", NoColor: !terminal(w) || os.Getenv("NO_COLOR") != "",
+		Level: l, TimeFormat: "15:04:05.000", NoColor: !Terminal(w) || os.Getenv("NO_COLOR") != "",
 		ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr { return mask(a, secrets) },
 	})})
 }
@@ -64,7 +64,8 @@ func (t traced) WithAttrs(attrs []slog.Attr) slog.Handler { return traced{t.to.W
 // WithGroup implements slog.Handler.
 func (t traced) WithGroup(name string) slog.Handler { return traced{t.to.WithGroup(name)} }
 
-func terminal(w io.Writer) bool {
+// Terminal reports whether w is a terminal.
+func Terminal(w io.Writer) bool {
 	f, ok := w.(*os.File)
 	return ok && term.IsTerminal(int(f.Fd()))
 }

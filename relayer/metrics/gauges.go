@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"math"
@@ -247,19 +248,15 @@ func (g *Gauges) Collect(ch chan<- prometheus.Metric) {
 
 // problems reports what the page shows, the others as 0.
 func (s *scrape) problems(report func(*prometheus.Desc, float64, ...string)) {
-	sight := fleet.Sight{Fleet: &fleet.Fleet{}, Self: &s.instance, Now: s.now}
-	if s.snapshot != nil {
-		sight.Fleet, sight.Read = &s.snapshot.Fleet, s.snapshot.At
-	}
-
+	sight := fleet.Sight{Read: cmp.Or(s.snapshot, &fleet.Reading{}), Self: &s.instance, Now: s.now}
 	seen := map[string]bool{}
 	for _, p := range sight.Judge() {
 		seen[p.Kind+string(p.Severity)] = true
 	}
 
-	for kind, page := range fleet.Pages {
+	for kind, about := range fleet.Kinds {
 		for _, severity := range []fleet.Severity{fleet.Critical, fleet.Warning} {
-			report(problem, yes(seen[kind+string(severity)]), kind, string(severity), page)
+			report(problem, yes(seen[kind+string(severity)]), kind, string(severity), about.Page)
 		}
 	}
 }

@@ -66,13 +66,13 @@ func TestProblemsAreThoseOfThePage(t *testing.T) {
 		series := 0
 		s.problems(func(desc *prometheus.Desc, value float64, labels ...string) {
 			require.Equal(t, problem, desc)
-			require.Equal(t, fleet.Pages[labels[0]], labels[2])
+			require.Equal(t, fleet.Kinds[labels[0]].Page, labels[2])
 			series++
 			if value > 0 {
 				all = append(all, labels[0]+" "+labels[1])
 			}
 		})
-		require.Equal(t, 2*len(fleet.Pages), series, "the others are 0: their alerts end at once")
+		require.Equal(t, 2*len(fleet.Kinds), series, "the others are 0: their alerts end at once")
 
 		return all
 	}

@@ -158,15 +158,10 @@ func (c *Checks) agree(ctx context.Context) error {
 // Announce logs, in one line, what this instance is about to do.
 func (c *Checks) Announce(ctx context.Context) {
 	cfg := c.Config
-	finality := cfg.Finality
-	if finality == chain.Confirmations {
-		finality = fmt.Sprintf("%d confirmations", cfg.Confirmations)
-	}
-
 	c.Log.InfoContext(ctx, "configured",
 		slog.Int64("chain", cfg.ChainID), slog.Any("factories", cfg.FactoryAddress),
 		slog.Int64("start_block", cfg.StartBlock),
-		slog.String("finality", finality),
+		slog.String("finality", cfg.Processed()),
 		slog.String("partition", fmt.Sprintf("%s of %d, %s", cfg.Number, cfg.Total, cfg.Strategy)),
 		slog.Any("endpoints", cfg.Endpoints()),
 		slog.String("project", cfg.Project), slog.String("topic", cfg.Topic), slog.String("other_topic", cfg.OtherTopic),

@@ -330,7 +330,7 @@ func TestScenesInABrowser(t *testing.T) {
 func TestOverviewInABrowser(t *testing.T) {
 	f, err := NewFront(FrontConfig{Chains: []int64{1, 2}, Mask: mask})
 	require.NoError(t, err)
-	f.Mount(chainServer(t, 1, &instanceStub{i: fleet.Self{ID: "relayer-0"}}))
+	f.Mount(chainConfig(t, 1, &instanceStub{i: fleet.Self{ID: "relayer-0"}}))
 	f.Ended(2, fmt.Errorf("start: %s", strings.Repeat("the node of the chain does not answer ", 10)))
 	s := httptest.NewServer(f.Handler())
 	t.Cleanup(s.Close)

@@ -5,7 +5,7 @@
 //	/healthz     the process is alive; independent of everything else (the Front's, as the next two)
 //	/readyz      every check of fleet.Self passes (session, database, node, storing), each with its reason; else 503
 //	/metrics     Prometheus
-//	/status      what the page shows, as JSON
+//	/status      the instance and the fleet, as JSON
 //	/openapi.yaml  the description of all of the above, which a test compares with the handlers
 //
 // With several chains each has the page, /status and /openapi.yaml below /chains/ and its id, and / shows them at a

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ethereum/go-ethereum/common"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
@@ -60,12 +61,12 @@ var (
 
 // search looks an escrow up, and returns the HTTP status of the page with the result.
 func (s *Server) search(ctx context.Context, query string) (*escrowView, int) {
-	address, ok := normalize(query)
-	if !ok {
+	if !isAddress(query) {
 		return &escrowView{Query: query, Problem: "Not an address: it must be 0x and 40 hexadecimal digits."},
 			http.StatusBadRequest
 	}
 
+	address := strings.ToLower(query)
 	e, events, err := s.lookUp(ctx, address)
 	switch {
 	case err == nil:
@@ -77,8 +78,8 @@ func (s *Server) search(ctx context.Context, query string) (*escrowView, int) {
 		return &escrowView{Query: query, Problem: "Too many look-ups at once: try again."}, http.StatusServiceUnavailable
 	}
 
-	s.cfg.Log.WarnContext(ctx, "escrow not looked up", slog.String("escrow", address),
-		slog.String("err", s.cfg.Mask(err.Error())))
+	s.front.Log.WarnContext(ctx, "escrow not looked up", slog.String("escrow", address),
+		slog.String("err", s.front.Mask(err.Error())))
 
 	return &escrowView{Query: query, Problem: "The database does not answer: try again."}, http.StatusServiceUnavailable
 }
@@ -106,13 +107,7 @@ func (s *Server) lookUp(ctx context.Context, address string) (e escrow, events [
 	return e, events, err
 }
 
-// normalize returns an address in lower case, as in the tables.
-func normalize(v string) (address string, ok bool) {
-	v = strings.ToLower(v)
-	digits, prefixed := strings.CutPrefix(v, "0x")
-	if !prefixed || len(digits) != 40 || strings.Trim(digits, "0123456789abcdef") != "" {
-		return "", false
-	}
-
-	return v, true
+// isAddress reports whether a text is an address, with its 0x.
+func isAddress(text string) bool {
+	return common.IsHexAddress(text) && len(text) == len("0x")+2*common.AddressLength
 }

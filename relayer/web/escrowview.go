@@ -119,7 +119,7 @@ func args(e explorer, raw json.RawMessage) []fact {
 		}
 
 		f := fact{Name: fmt.Sprint(name), Value: readable(fmt.Sprint(name), text), Title: text}
-		if _, is := normalize(text); is {
+		if isAddress(text) {
 			f.Link = e.address(text)
 		}
 

@@ -36,9 +36,7 @@ func known(n int64) string {
 // span writes a duration for people.
 func span(d time.Duration) string { return fleet.Age(max(d, 0)).String() }
 
-func milliseconds(d time.Duration) string {
-	return fmt.Sprintf("%.0f ms", float64(d)/float64(time.Millisecond))
-}
+func milliseconds(a fleet.Age) string { return fmt.Sprintf("%.0f ms", 1000*a.Seconds()) }
 
 // short keeps enough of a hash or an address to recognise it; other texts stay whole.
 func short(hex string) string {

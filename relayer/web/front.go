@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"html/template"
 	"log/slog"
 	"net"
 	"net/http"
@@ -39,7 +38,6 @@ type Front struct {
 	cfg      FrontConfig
 	token    *token // nil: every request is admitted
 	gate     Gate
-	overview *template.Template
 	drawn    cached[string] // of the overview
 	gathered cached[[]*dto.MetricFamily]
 	mounts   []*mount
@@ -75,10 +73,6 @@ func NewFront(cfg FrontConfig) (f *Front, err error) {
 		f.mounts = append(f.mounts, &mount{id: id})
 	}
 
-	if f.overview, err = newOverview(); err != nil {
-		return nil, err
-	}
-
 	if cfg.TokenFile != "" {
 		if f.token, err = openToken(cfg.TokenFile, cfg.Now); err != nil {
 			return nil, err
@@ -88,11 +82,14 @@ func NewFront(cfg FrontConfig) (f *Front, err error) {
 	return f, nil
 }
 
-// Mount serves a chain by a server, in place of the one before it.
-func (f *Front) Mount(s *Server) {
-	if m := f.find(s.cfg.ChainID); m != nil {
+// Mount makes the server of a chain, which takes the place of the one before it.
+func (f *Front) Mount(cfg Config) *Server {
+	s := newServer(cfg, f.cfg)
+	if m := f.find(cfg.ChainID); m != nil {
 		m.set(s, nil)
 	}
+
+	return s
 }
 
 // Ended records why a chain's relayer has ended. Its chain is not ready until Mount.
@@ -135,8 +132,8 @@ func (f *Front) named(r *http.Request) *mount {
 	return f.find(id)
 }
 
-// Several reports whether the process follows more than one chain.
-func (f *Front) Several() bool { return len(f.mounts) > 1 }
+// several reports whether the process follows more than one chain.
+func (f *Front) several() bool { return len(f.mounts) > 1 }
 
 // Gate bounds the resources of all listeners of the process together.
 func (f *Front) Gate() *Gate { return &f.gate }
@@ -144,15 +141,10 @@ func (f *Front) Gate() *Gate { return &f.gate }
 // Handler serves all routes.
 func (f *Front) Handler() http.Handler {
 	mux := http.NewServeMux()
-	for pattern, serve := range map[string]http.Handler{
-		"/healthz":        http.HandlerFunc(serveHealth),
-		"/readyz":         http.HandlerFunc(f.serveReady),
-		"/readyz/{chain}": http.HandlerFunc(f.serveReadyOf),
-		"/metrics":        metrics.Handler(prometheus.GathererFunc(f.gather), f.cfg.Log),
-	} {
-		mux.Handle(pattern, readOnly(serve))
-	}
-
+	mux.Handle("/healthz", readOnly(serveHealth))
+	mux.Handle("/readyz", readOnly(f.serveReady))
+	mux.Handle("/readyz/{chain}", readOnly(f.serveReadyOf))
+	mux.Handle("/metrics", readOnly(metrics.Handler(prometheus.GathererFunc(f.gather), f.cfg.Log).ServeHTTP))
 	if f.token != nil {
 		addProfiles(mux)
 	}
@@ -160,10 +152,10 @@ func (f *Front) Handler() http.Handler {
 	mux.HandleFunc("/chains/{chain}/", func(w http.ResponseWriter, r *http.Request) {
 		http.StripPrefix("/chains/"+r.PathValue("chain"), f.pages(f.named(r))).ServeHTTP(w, r)
 	})
-	if f.Several() {
-		mux.Handle("/{$}", readOnly(http.HandlerFunc(f.serveOverview)))
-		mux.Handle("/status", readOnly(http.HandlerFunc(f.serveStatus)))
-		mux.HandleFunc("/openapi.yaml", serveOpenAPI)
+	if f.several() {
+		mux.Handle("/{$}", readOnly(f.serveOverview))
+		mux.Handle("/status", readOnly(f.serveStatus))
+		mux.Handle("/openapi.yaml", readOnly(serveOpenAPI))
 		mux.Handle("/", f.pages(nil))
 	} else {
 		mux.Handle("/", f.pages(f.mounts[0]))
@@ -176,63 +168,19 @@ func (f *Front) Handler() http.Handler {
 func (f *Front) pages(m *mount) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if m == nil {
-			writeProblem(w, problem{Status: http.StatusNotFound,
-				Detail: "nothing is served at this path; / shows the chains, and /openapi.yaml lists what each has below /chains/"})
+			writeProblem(w, http.StatusNotFound,
+				"nothing is served at this path; / shows the chains, and /openapi.yaml lists what each has below /chains/")
 			return
 		}
 
 		s, _ := m.get()
 		if s == nil {
-			writeProblem(w, problem{Status: http.StatusServiceUnavailable, Detail: f.condition(m).Checks["process"].Reason})
+			writeProblem(w, http.StatusServiceUnavailable, f.condition(m).Checks["process"].Reason)
 			return
 		}
 
 		s.handler.ServeHTTP(w, r)
 	})
-}
-
-// condition is the readiness of a chain.
-func (f *Front) condition(m *mount) readiness {
-	s, ended := m.get()
-	switch {
-	case ended != nil:
-		return readiness{Checks: map[string]check{"process": {Reason: f.cfg.Mask(ended.Error())}}}
-	case s == nil:
-		return readiness{Checks: map[string]check{"process": {Reason: "starting"}}}
-	}
-
-	return s.readiness()
-}
-
-// allReady is the answer of /readyz with several chains.
-type allReady struct {
-	Ready  bool                `json:"ready"` // all are
-	Chains map[int64]readiness `json:"chains"`
-}
-
-func (f *Front) serveReady(w http.ResponseWriter, _ *http.Request) {
-	if !f.Several() {
-		writeReadiness(w, f.condition(f.mounts[0]))
-		return
-	}
-
-	all := allReady{Ready: true, Chains: map[int64]readiness{}}
-	for _, m := range f.mounts {
-		c := f.condition(m)
-		all.Chains[m.id], all.Ready = c, all.Ready && c.Ready
-	}
-
-	writeJSON(w, readyStatus(all.Ready), all)
-}
-
-func (f *Front) serveReadyOf(w http.ResponseWriter, r *http.Request) {
-	m := f.named(r)
-	if m == nil {
-		writeProblem(w, problem{Status: http.StatusNotFound, Detail: "this process does not follow such a chain"})
-		return
-	}
-
-	writeReadiness(w, f.condition(m))
 }
 
 // serveStatus answers /status of several chains: that of each, by its id.

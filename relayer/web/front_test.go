@@ -14,22 +14,19 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
 )
 
-// chainServer is the server of a chain that has one metric.
-func chainServer(t *testing.T, chain int64, source *instanceStub) *Server {
+// chainConfig is that of a chain that has one metric.
+func chainConfig(t *testing.T, chain int64, source *instanceStub) Config {
 	t.Helper()
 	reg := prometheus.NewRegistry()
 	gauge := prometheus.NewGauge(prometheus.GaugeOpts{Name: "relayer_is_leader", Help: "Whether it leads.",
 		ConstLabels: prometheus.Labels{"chain_id": json.Number(count(chain)).String()}})
 	reg.MustRegister(gauge)
 	db := broken(t)
-	s, err := New(Config{Source: source, Fleet: &reads{db: db}, DB: db, ChainID: chain, Mask: mask, Metrics: reg,
-		Several: true,
+
+	return Config{Source: source, Fleet: &reads{db: db}, DB: db, ChainID: chain, Metrics: reg,
 		Commands: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			fmt.Fprintf(w, "%s on chain %d", r.URL.Path, chain)
-		})})
-	require.NoError(t, err)
-
-	return s
+		})}
 }
 
 // Each chain has its own pages and readiness; what has not come, or has ended, is not ready, and the others
@@ -40,8 +37,8 @@ func TestFrontOfSeveralChains(t *testing.T) {
 	require.NoError(t, err)
 	h := f.Handler()
 	source := &instanceStub{i: fleet.Self{ID: "relayer-0"}}
-	f.Mount(chainServer(t, 1, source))
-	f.Mount(chainServer(t, 2, source))
+	f.Mount(chainConfig(t, 1, source))
+	f.Mount(chainConfig(t, 2, source))
 
 	ready := func(path string, status int) string {
 		r := get(t, h, path)
@@ -59,7 +56,7 @@ func TestFrontOfSeveralChains(t *testing.T) {
 	ready("/chains/4/", http.StatusNotFound)
 	require.Contains(t, ready("/chains/3/status", http.StatusServiceUnavailable), "starting")
 
-	f.Mount(chainServer(t, 3, source))
+	f.Mount(chainConfig(t, 3, source))
 	var all allReady
 	require.NoError(t, json.Unmarshal([]byte(ready("/readyz", http.StatusOK)), &all))
 	require.True(t, all.Ready)
@@ -86,7 +83,7 @@ func TestFrontOfSeveralChains(t *testing.T) {
 		require.Contains(t, text, `relayer_is_leader{chain_id="`+id+`"} 0`)
 	}
 
-	f.Mount(chainServer(t, 2, source))
+	f.Mount(chainConfig(t, 2, source))
 	ready("/readyz/2", http.StatusOK)
 	rec := httptest.NewRecorder()
 	h.ServeHTTP(rec, httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", nil))
@@ -106,7 +103,7 @@ func TestFrontOfOneChain(t *testing.T) {
 	require.Equal(t, http.StatusServiceUnavailable, get(t, h, "/").StatusCode)
 
 	s, _ := bare(t, broken(t))
-	f.Mount(s)
+	f.Mount(s.cfg)
 	r = get(t, h, "/readyz")
 	require.Equal(t, http.StatusOK, r.StatusCode)
 	require.JSONEq(t, `{"ready":true,"checks":{"session":{"ok":true},"database":{"ok":true},"node":{"ok":true},"storing":{"ok":true}}}`,

@@ -230,8 +230,8 @@ func (g *Gate) handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodPost && !g.mayPost(host(r.RemoteAddr)) {
 			w.Header().Set("Retry-After", "1")
-			writeProblem(w, problem{Status: http.StatusTooManyRequests,
-				Detail: fmt.Sprintf("an address may post %d times a second; send up to 100 commands in one", postRate)})
+			writeProblem(w, http.StatusTooManyRequests,
+				fmt.Sprintf("an address may post %d times a second; send up to 100 commands in one", postRate))
 
 			return
 		}

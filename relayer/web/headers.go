@@ -1,8 +1,6 @@
 package web
 
-import (
-	"net/http"
-)
+import "net/http"
 
 // secured sets the headers of every answer. The page adds a Content-Security-Policy.
 func secured(next http.Handler) http.Handler {
@@ -20,14 +18,14 @@ func secured(next http.Handler) http.Handler {
 }
 
 // readOnly answers 405 to every writing method: the package only reads.
-func readOnly(next http.Handler) http.Handler {
+func readOnly(next http.HandlerFunc) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != http.MethodGet && r.Method != http.MethodHead {
 			w.Header().Set("Allow", "GET, HEAD")
-			writeProblem(w, problem{Status: http.StatusMethodNotAllowed, Detail: r.Method + ": only GET and HEAD are served"})
+			writeProblem(w, http.StatusMethodNotAllowed, r.Method+": only GET and HEAD are served")
 			return
 		}
 
-		next.ServeHTTP(w, r)
+		next(w, r)
 	})
 }

@@ -102,6 +102,7 @@ type world struct {
 	t      testing.TB
 	source *instanceStub
 	cfg    Config
+	front  FrontConfig
 	then   func() // what happens once the fleet was seen; nil: nothing
 }
 
@@ -120,8 +121,8 @@ func setup(t testing.TB) *world {
 		CursorTime: now.Add(-24 * time.Second), FactoryCursor: testHead - 1,
 		Escrows: 412, Slots: 840, InFlight: 3,
 		Endpoints: []fleet.Endpoint{
-			{Name: "rpc0", Host: "https://***.alchemy.com", Up: true, Head: testHead, Latency: 41 * time.Millisecond},
-			{Name: "rpc1", Host: "wss://***.infura.io", Up: true, Head: testHead - 9, Latency: 230 * time.Millisecond,
+			{Name: "https://***.alchemy.com", Up: true, Head: testHead, Latency: fleet.Age(41 * time.Millisecond)},
+			{Name: "wss://***.infura.io", Up: true, Head: testHead - 9, Latency: fleet.Age(230 * time.Millisecond),
 				LastError: "429 Too Many Requests: https://…", LastErrorAt: now.Add(-3 * time.Minute)},
 		},
 	}}
@@ -133,8 +134,7 @@ func setup(t testing.TB) *world {
 
 func (w *world) server() *Server {
 	w.t.Helper()
-	s, err := New(w.cfg)
-	require.NoError(w.t, err)
+	s := serverOf(w.t, w.front, w.cfg)
 	s.draws = 0 // what a test has changed is seen at once
 
 	return s

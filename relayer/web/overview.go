@@ -2,7 +2,6 @@ package web
 
 import (
 	_ "embed"
-	"fmt"
 	"html/template"
 	"net/http"
 	"strings"
@@ -31,14 +30,8 @@ type chainRow struct {
 	LagTime, OldestOutbox time.Duration
 }
 
-func newOverview() (*template.Template, error) {
-	t, err := template.New("chains").Funcs(template.FuncMap{"count": count[int64], "span": span}).Parse(chainsHTML)
-	if err != nil {
-		return nil, fmt.Errorf("read the template of the chains: %w", err)
-	}
-
-	return t, nil
-}
+var overviewPage = template.Must(
+	template.New("chains").Funcs(template.FuncMap{"count": count[int64], "span": span}).Parse(chainsHTML))
 
 // serveOverview answers / of a process that follows several chains.
 func (f *Front) serveOverview(w http.ResponseWriter, r *http.Request) {
@@ -49,17 +42,12 @@ func (f *Front) serveOverview(w http.ResponseWriter, r *http.Request) {
 			o.Rows = append(o.Rows, f.row(m))
 		}
 
-		err := f.overview.Execute(&b, o)
+		err := overviewPage.Execute(&b, o)
 
 		return b.String(), err
 	})
-	if err != nil {
-		notRendered(r.Context(), w, f.cfg.Log, f.cfg.Mask(err.Error()))
-		return
-	}
-
-	writePage(w, http.StatusOK, text, "default-src 'none'; style-src "+hashSource(pageCSS)+
-		"; img-src data:; base-uri 'none'; frame-ancestors 'none'")
+	f.cfg.writePage(r.Context(), w, http.StatusOK, text, "default-src 'none'; style-src "+hashSource(pageCSS)+
+		"; img-src data:; base-uri 'none'; frame-ancestors 'none'", err)
 }
 
 // row is the current state of a chain.

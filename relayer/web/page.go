@@ -6,7 +6,6 @@ import (
 	_ "embed"
 	"encoding/base64"
 	"encoding/json"
-	"fmt"
 	"html/template"
 	"io"
 	"log/slog"
@@ -36,17 +35,14 @@ type page struct {
 	policy    string // Content-Security-Policy: only the page's styles and script, by hash
 }
 
-func newPage(e explorer, chainID int64, several bool, mask func(string) string) (*page, error) {
-	t, err := template.New("page").Funcs(template.FuncMap{
+func newPage(e explorer, chainID int64, several bool, mask func(string) string) *page {
+	t := template.Must(template.New("page").Funcs(template.FuncMap{
 		"addressLink": e.address, "blockLink": e.block, "txLink": e.tx, "mask": mask,
 		"count": func(n any) string { return count(reflect.Indirect(reflect.ValueOf(n)).Int()) }, "known": known,
 		"coarse": coarse, "milliseconds": milliseconds, "short": short, "span": span, "stamp": stamp,
 		"args": func(raw json.RawMessage) []fact { return args(e, raw) },
 		"mark": mark, "tone": tone, "way": way, "words": func(s string) string { return strings.ReplaceAll(s, "_", " ") },
-	}).Parse(pageHTML)
-	if err != nil {
-		return nil, fmt.Errorf("read the status page's template: %w", err)
-	}
+	}).Parse(pageHTML))
 
 	return &page{
 		templates: t, explorer: e, chainID: chainID, several: several, mask: mask,
@@ -55,7 +51,7 @@ func newPage(e explorer, chainID int64, several bool, mask func(string) string) 
 			"img-src data:",
 			"form-action 'self'", "base-uri 'none'", "frame-ancestors 'none'",
 		}, "; "),
-	}, nil
+	}
 }
 
 // hashSource allows exactly one inline element.
@@ -78,23 +74,18 @@ func (s *Server) servePage(w http.ResponseWriter, r *http.Request) {
 		text, err = s.whole.get(s.draws, func() (string, error) { return s.page.render(s.view()) })
 	}
 
+	s.front.writePage(r.Context(), w, status, text, s.page.policy, err)
+}
+
+// writePage answers with a page that may use what its policy allows. err: its template has failed.
+func (c *FrontConfig) writePage(ctx context.Context, w http.ResponseWriter, status int, text, policy string, err error) {
 	if err != nil {
-		notRendered(r.Context(), w, s.cfg.Log, s.cfg.Mask(err.Error()))
+		c.Log.ErrorContext(ctx, "page not rendered", slog.String("err", c.Mask(err.Error())))
+		writeProblem(w, http.StatusInternalServerError, "the page could not be rendered; /status has the same as JSON")
+
 		return
 	}
 
-	writePage(w, status, text, s.page.policy)
-}
-
-// notRendered answers where a template has failed.
-func notRendered(ctx context.Context, w http.ResponseWriter, log *slog.Logger, why string) {
-	log.ErrorContext(ctx, "page not rendered", slog.String("err", why))
-	writeProblem(w, problem{Status: http.StatusInternalServerError,
-		Detail: "the page could not be rendered; /status has the same as JSON"})
-}
-
-// writePage answers with a page that may use what its policy allows.
-func writePage(w http.ResponseWriter, status int, text, policy string) {
 	w.Header().Set("Content-Security-Policy", policy)
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	w.WriteHeader(status)
@@ -104,7 +95,7 @@ func writePage(w http.ResponseWriter, status int, text, policy string) {
 // view is the current state for the templates.
 func (s *Server) view() *view {
 	n, i := s.cfg.Fleet.Look(), s.cfg.Source.Instance()
-	v := s.page.show(&n, &i, s.history.since(s.cfg.Now().Add(-historySpan)), s.cfg.Now())
+	v := s.page.show(&n, &i, s.history.since(s.front.Now().Add(-historySpan)), s.front.Now())
 	v.CSS, v.JS = template.CSS(pageCSS), template.JS(pageJS)
 
 	return v

@@ -33,7 +33,7 @@ func TestPageShowsTheEssentialsWithoutAScript(t *testing.T) {
 	w := setup(t)
 	w.fleet(3)
 	w.escrows(20)
-	r := get(t, w.server().Handler(), "/")
+	r := get(t, w.server().handler, "/")
 	text := body(t, r)
 	require.Equal(t, http.StatusOK, r.StatusCode)
 	require.Equal(t, "text/html; charset=utf-8", r.Header.Get("Content-Type"))
@@ -42,7 +42,7 @@ func TestPageShowsTheEssentialsWithoutAScript(t *testing.T) {
 		"relayer-2", `<span class="badge leader">leader</span>`,
 		"2,520 of 2,520 slots served, 0 of them adopted; 0 of a dead owner, 0 free.", "7,654,319", "EscrowReleased",
 		"https://sepolia.etherscan.io/tx/0x", "https://sepolia.etherscan.io/block/",
-		"/?escrow=0x", "rpc1", `<noscript><meta http-equiv="refresh"`, `<html lang="en">`,
+		"/?escrow=0x", "wss://***.infura.io", `<noscript><meta http-equiv="refresh"`, `<html lang="en">`,
 	} {
 		require.Contains(t, text, want)
 	}
@@ -61,7 +61,7 @@ func TestManyViewersCostOneRendering(t *testing.T) {
 	before := w.source.asked
 	var all sync.WaitGroup
 	for range 100 {
-		all.Go(func() { get(t, s.Handler(), "/") })
+		all.Go(func() { get(t, s.handler, "/") })
 	}
 
 	all.Wait()
@@ -75,7 +75,7 @@ func TestPageShowsEachFactory(t *testing.T) {
 	w.fleet(1)
 	w.Exec(`insert into factories (chain_id, id, address, start_block, past_block, until_block)
 		values ($1, 2, $2, 7, 17, 117)`, w.Chain, common.HexToAddress("0xfac7000000000000000000000000000000000002").Bytes())
-	h := w.server().Handler()
+	h := w.server().handler
 	require.Contains(t, body(t, get(t, h, "/status")), `"past_blocks": 100`)
 	text := body(t, get(t, h, "/"))
 	for _, n := range []string{"1", "2"} {
@@ -89,7 +89,7 @@ func TestPageAsksNobodyElse(t *testing.T) {
 	w := setup(t)
 	w.fleet(1)
 	w.escrows(1)
-	r := get(t, w.server().Handler(), "/?escrow="+addressOf(1))
+	r := get(t, w.server().handler, "/?escrow="+addressOf(1))
 	text := body(t, r)
 	for _, m := range regexp.MustCompile(`(src|action|poster|data|href|url\()\s*=?["'(]?https?://[^"']*`).FindAllString(text, -1) {
 		require.True(t, strings.HasPrefix(m, `href="https://sepolia.etherscan.io/`), m)
@@ -118,7 +118,7 @@ func TestPageEscapesWhatOthersNamed(t *testing.T) {
 		i.ID, i.Build = hostile, fleet.Build{Version: hostile, Commit: hostile, Date: hostile}
 	})
 	w.Stores(testfleet.Event{ID: hostile, Type: hostile, Escrow: hostile, Block: 1, Index: 1, By: hostile})
-	text := body(t, get(t, w.server().Handler(), "/?escrow="+strings.ReplaceAll(hostile, "<", "%3C")))
+	text := body(t, get(t, w.server().handler, "/?escrow="+strings.ReplaceAll(hostile, "<", "%3C")))
 	require.NotContains(t, text, "<script>alert")
 	require.Contains(t, text, "&lt;script&gt;alert")
 }
@@ -128,7 +128,7 @@ func TestSearch(t *testing.T) {
 	w := setup(t)
 	w.fleet(3)
 	w.escrows(3)
-	h := w.server().Handler()
+	h := w.server().handler
 	text := body(t, get(t, h, "/?escrow=%20"+addressOf(3)+"%20"))
 	for _, want := range []string{"Served by", "Timeline", "EscrowDeployed", "Approved", "EscrowReleased", "1 of 2",
 		"releaseDelay", "3.75 ether"} {
@@ -145,7 +145,7 @@ func TestVerdict(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
 	sessions := w.fleet(3)
-	h := w.server().Handler()
+	h := w.server().handler
 	page := func() string { return body(t, get(t, h, "/")) }
 	require.Contains(t, page(), `class="verdict well"`)
 
@@ -193,19 +193,19 @@ func TestTrust(t *testing.T) {
 	w := setup(t)
 	w.fleet(2)
 	w.Exec(`update relayer_instances set trust = case instance_id when 'relayer-0' then 'proved' else 'believed' end`)
-	text := body(t, get(t, w.server().Handler(), "/"))
+	text := body(t, get(t, w.server().handler, "/"))
 	require.NotContains(t, text, "All well")
 	w.Exec(`update relayer_instances set trust = 'proved'`)
 	w.source.set(func(i *fleet.Self) { i.Endpoints[1].Up = false })
-	require.Contains(t, body(t, get(t, w.server().Handler(), "/")), "Rpc1 is out for this instance")
+	require.Contains(t, body(t, get(t, w.server().handler, "/")), "Wss://***.infura.io is out for this instance")
 	w.source.set(func(i *fleet.Self) { i.Endpoints[1].Up = true })
-	require.Contains(t, body(t, get(t, w.server().Handler(), "/")), "All well")
+	require.Contains(t, body(t, get(t, w.server().handler, "/")), "All well")
 	w.Exec(`update relayer_instances set trust = 'believed' where instance_id = 'relayer-1'`)
 	require.Contains(t, text, "All is stored and published; look at the endpoints")
 	require.Contains(t, text, "The word of one endpoint says which blocks are the chain&#39;s: relayer-1</span>")
 	w.Exec(`insert into endpoint_faults (chain_id, endpoint, kind, evidence) values ($1, 'https://rpc.example.com', 'lie', '')`,
 		testChain)
-	text = body(t, get(t, w.server().Handler(), "/"))
+	text = body(t, get(t, w.server().handler, "/"))
 	require.Contains(t, text, `data-label="Trust">proved</td>`)
 	require.Contains(t, text, `class="noted" data-label="Trust">believed</td>`)
 	require.Contains(t, text, "asked only while no other works: https://rpc.example.com (lie, ")
@@ -225,7 +225,7 @@ func TestWhatLastsIsWorse(t *testing.T) {
 			t.Parallel()
 			w := setup(t)
 			w.fleet(1)
-			h := w.server().Handler()
+			h := w.server().handler
 			for level, age := range map[string]time.Duration{"notice": 0, "warning": time.Minute, "critical": 3 * time.Minute} {
 				w.source.set(func(i *fleet.Self) { fail(i, time.Now().Add(-age)) })
 				require.Contains(t, body(t, get(t, h, "/")), `class="verdict `+level+`"`)
@@ -246,7 +246,7 @@ func TestWhyMessagesWait(t *testing.T) {
 	}
 	waitFor(20 * time.Second)
 	w.source.set(func(i *fleet.Self) { i.PublishError, i.PublishErrorAt = errGone, time.Now() })
-	h := w.server().Handler()
+	h := w.server().handler
 	text := body(t, get(t, h, "/"))
 	require.Equal(t, 1, strings.Count(text, `<li class="notice">`), text)
 	require.Contains(t, text, "the last error of publishing, ")
@@ -262,7 +262,7 @@ func TestAllHaveStopped(t *testing.T) {
 	sessions := w.fleet(1)
 	w.kill("relayer-0", sessions[0], time.Minute)
 	w.LeftWhenItDied()
-	text := body(t, get(t, w.server().Handler(), "/"))
+	text := body(t, get(t, w.server().handler, "/"))
 	require.Contains(t, text, "No instance is alive.")
 	require.NotContains(t, text, "0 of 0")
 }
@@ -271,7 +271,7 @@ func TestPageOfAnInstanceThatHasJustStarted(t *testing.T) {
 	t.Parallel()
 	s, source := bare(t, broken(t))
 	source.set(func(i *fleet.Self) { *i = fleet.Self{} })
-	text := body(t, get(t, s.Handler(), "/"))
+	text := body(t, get(t, s.handler, "/"))
 	require.Contains(t, text, "The database does not answer: act now")
 	require.Contains(t, text, "No instance is known.")
 	require.Contains(t, text, "not read yet")
@@ -281,7 +281,7 @@ func TestPageOfAnInstanceThatHasJustStarted(t *testing.T) {
 	require.NotContains(t, text, secret)
 
 	w := setup(t) // a database that knows nothing of the chain
-	text = body(t, get(t, w.server().Handler(), "/"))
+	text = body(t, get(t, w.server().handler, "/"))
 	require.Contains(t, text, "No instance has ever run for chain")
 }
 
@@ -290,30 +290,22 @@ func TestPageKeepsTheLastFleetWhileTheDatabaseIsGone(t *testing.T) {
 	w := setup(t)
 	w.fleet(3)
 	now := time.Now()
-	w.cfg.Now = func() time.Time { return now }
-	w.cfg.Fleet = &reads{db: w.DB, now: w.cfg.Now}
+	w.front.Now = func() time.Time { return now }
+	w.cfg.Fleet = &reads{db: w.DB, now: w.front.Now}
 	s := w.server()
-	require.Contains(t, body(t, get(t, s.Handler(), "/")), "All well")
+	require.Contains(t, body(t, get(t, s.handler, "/")), "All well")
 	w.DB.Close()
 	now = now.Add(time.Minute)
-	text := body(t, get(t, s.Handler(), "/"))
+	text := body(t, get(t, s.handler, "/"))
 	require.Contains(t, text, "The fleet is shown as it was 1m 00s ago")
 	require.Contains(t, text, "relayer-2")
 	require.Regexp(t, `As of \d\d:\d\d:\d\d UTC: relayer-0 has led for`, text)
 	w.source.set(func(i *fleet.Self) { i.Database, i.Session = errGone, errGone })
-	text = body(t, get(t, s.Handler(), "/"))
+	text = body(t, get(t, s.handler, "/"))
 	require.NotContains(t, text, "This instance&#39;s database: ", "one cause is told once")
 	require.Contains(t, text, "This instance&#39;s database session: ")
 	require.Contains(t, text, "it rejoins once this has ended")
-	answer := read[status](t, s.Handler(), "/status")
+	answer := read[status](t, s.handler, "/status")
 	require.NotEmpty(t, answer.FleetError)
 	require.Len(t, answer.Fleet.Instances, 3)
-}
-
-// An endpoint without a name of its own is named by its URL, once.
-func TestEndpointIsNamedOnce(t *testing.T) {
-	t.Parallel()
-	s, source := bare(t, broken(t))
-	source.set(func(i *fleet.Self) { i.Endpoints = []fleet.Endpoint{{Name: "http://node", Host: "http://node"}} })
-	require.Equal(t, 1, strings.Count(body(t, get(t, s.Handler(), "/")), "http://node"))
 }

@@ -25,20 +25,61 @@ type check struct {
 	Remedy string `json:"remedy,omitempty"` // the first step, as on the page
 }
 
-func (s *Server) readiness() readiness {
-	i := s.cfg.Source.Instance()
-	return readiness{Ready: i.Ready(), Checks: s.checks(&i)}
+// allReady is the answer of /readyz with several chains.
+type allReady struct {
+	Ready  bool                `json:"ready"` // all are
+	Chains map[int64]readiness `json:"chains"`
 }
 
-func writeReadiness(w http.ResponseWriter, r readiness) { writeJSON(w, readyStatus(r.Ready), r) }
-
-// readyStatus is the status of an answer of /readyz.
-func readyStatus(ready bool) int {
-	if ready {
-		return http.StatusOK
+func (f *Front) serveReady(w http.ResponseWriter, _ *http.Request) {
+	if !f.several() {
+		c := f.condition(f.mounts[0])
+		writeReadiness(w, c.Ready, c)
+		return
 	}
 
-	return http.StatusServiceUnavailable
+	all := allReady{Ready: true, Chains: map[int64]readiness{}}
+	for _, m := range f.mounts {
+		c := f.condition(m)
+		all.Chains[m.id], all.Ready = c, all.Ready && c.Ready
+	}
+
+	writeReadiness(w, all.Ready, all)
+}
+
+func (f *Front) serveReadyOf(w http.ResponseWriter, r *http.Request) {
+	m := f.named(r)
+	if m == nil {
+		writeProblem(w, http.StatusNotFound, "this process does not follow such a chain")
+		return
+	}
+
+	c := f.condition(m)
+	writeReadiness(w, c.Ready, c)
+}
+
+func writeReadiness(w http.ResponseWriter, ready bool, answer any) {
+	status := http.StatusOK
+	if !ready {
+		status = http.StatusServiceUnavailable
+	}
+
+	writeJSON(w, status, answer)
+}
+
+// condition is the readiness of a chain.
+func (f *Front) condition(m *mount) readiness {
+	s, ended := m.get()
+	switch {
+	case ended != nil:
+		return readiness{Checks: map[string]check{"process": {Reason: f.cfg.Mask(ended.Error())}}}
+	case s == nil:
+		return readiness{Checks: map[string]check{"process": {Reason: "starting"}}}
+	}
+
+	i := s.cfg.Source.Instance()
+
+	return readiness{Ready: i.Ready(), Checks: s.checks(&i)}
 }
 
 func (s *Server) checks(i *fleet.Self) map[string]check {
@@ -50,7 +91,7 @@ func (s *Server) checks(i *fleet.Self) map[string]check {
 		}
 
 		reason, remedy := fleet.Advice(err)
-		all[name] = check{Reason: s.cfg.Mask(reason), Remedy: s.cfg.Mask(remedy)}
+		all[name] = check{Reason: s.front.Mask(reason), Remedy: s.front.Mask(remedy)}
 	}
 
 	return all

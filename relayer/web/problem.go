@@ -9,8 +9,7 @@ type problem struct {
 	Detail string `json:"detail"`
 }
 
-func writeProblem(w http.ResponseWriter, p problem) {
-	p.Title = http.StatusText(p.Status)
+func writeProblem(w http.ResponseWriter, status int, detail string) {
 	w.Header().Set("Content-Type", "application/problem+json")
-	writeBody(w, p.Status, p)
+	writeBody(w, status, problem{http.StatusText(status), status, detail})
 }

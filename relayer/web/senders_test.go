@@ -49,7 +49,7 @@ func TestPageShowsSendersAndCommands(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
 	sessions := w.fleet(3)
-	h := w.server().Handler()
+	h := w.server().handler
 	text := body(t, get(t, h, "/"))
 	for _, word := range []string{"Senders of commands</h2>", "Last commands</h2>", "arbiter"} {
 		require.NotContains(t, text, word, "nothing without commands")
@@ -59,7 +59,7 @@ func TestPageShowsSendersAndCommands(t *testing.T) {
 	require.NotContains(t, body(t, get(t, h, "/status")), `"senders"`)
 
 	w.commands(sessions[0])
-	h = w.server().Handler()
+	h = w.server().handler
 	text = body(t, get(t, h, "/"))
 	for _, word := range []string{
 		`class="verdict critical"`, "a sender is halted: payer: nonce 88 is used up", "commands.md#sender_halted",
@@ -78,13 +78,13 @@ func TestPageShowsSendersAndCommands(t *testing.T) {
 func TestSendersAreMaskedAndEscaped(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
-	w.cfg.Mask = mask
+	w.front.Mask = mask
 	sessions := w.fleet(1)
 	w.commands(sessions[0])
 	w.Exec(`update senders set name = E'arbiter\x1b[31m' where name = 'arbiter'`)
 	w.Exec(`update senders set reason = '<script>alert(1)</script> ` + secret + `' where name = 'payer'`)
 	w.Exec(`update commands set detail = '"><i>` + secret + `' where command_id like '%5'`)
-	text := body(t, get(t, w.server().Handler(), "/"))
+	text := body(t, get(t, w.server().handler, "/"))
 	require.NotContains(t, text, "\x1b")
 	require.Contains(t, text, "arbiter\uFFFD[31m")
 	require.NotContains(t, text, "<script>alert")

@@ -68,9 +68,19 @@ func mounted(t testing.TB, cfg FrontConfig, s *Server) *Front {
 	cfg.Chains = []int64{s.cfg.ChainID}
 	f, err := NewFront(cfg)
 	require.NoError(t, err)
-	f.Mount(s)
+	f.mounts[0].set(s, nil)
 
 	return f
+}
+
+// serverOf is the server of a front's one chain.
+func serverOf(t testing.TB, front FrontConfig, cfg Config) *Server {
+	t.Helper()
+	front.Chains = []int64{cfg.ChainID}
+	f, err := NewFront(front)
+	require.NoError(t, err)
+
+	return f.Mount(cfg)
 }
 
 // broken is a database that is gone. Its errors quote what must not be shown: who would log in, for want of a password.
@@ -105,10 +115,8 @@ func mask(s string) string { return strings.ReplaceAll(s, secret, "***") }
 func bare(t *testing.T, db pool) (*Server, *instanceStub) {
 	t.Helper()
 	source := &instanceStub{i: fleet.Self{ID: "relayer-0"}}
-	s, err := New(Config{Source: source, Fleet: &reads{db: db}, DB: db, ChainID: testChain, Mask: mask})
-	require.NoError(t, err)
 
-	return s, source
+	return serverOf(t, FrontConfig{Mask: mask}, Config{Source: source, Fleet: &reads{db: db}, DB: db, ChainID: testChain}), source
 }
 
 func TestHealthzAsksNobody(t *testing.T) {
@@ -175,9 +183,8 @@ func TestNoAnswerShowsASecret(t *testing.T) {
 func TestOnlyReadingMethodsAndSafeHeaders(t *testing.T) {
 	t.Parallel()
 	s, _ := bare(t, broken(t))
-	h := s.Handler()
-	for _, route := range s.routes() {
-		path := strings.NewReplacer("{$}", "", "{address}", addressOf(1)).Replace(route.pattern)
+	h := mounted(t, FrontConfig{}, s).Handler()
+	for path := range spec(t).Paths {
 		for _, method := range []string{http.MethodPost, http.MethodPut, http.MethodDelete, http.MethodOptions,
 			http.MethodTrace} {
 			rec := httptest.NewRecorder()
@@ -206,21 +213,8 @@ func TestMetricsAreTheGivenOnes(t *testing.T) {
 	gauge := prometheus.NewGauge(prometheus.GaugeOpts{Name: "relayer_is_leader", Help: "Whether it leads."})
 	registry.MustRegister(gauge)
 	gauge.Set(1)
-	s, err := New(Config{Source: &instanceStub{}, Fleet: &reads{}, DB: broken(t), ChainID: 1, Metrics: registry})
-	require.NoError(t, err)
+	s := serverOf(t, FrontConfig{}, Config{Source: &instanceStub{}, Fleet: &reads{}, DB: broken(t), ChainID: 1, Metrics: registry})
 	require.Contains(t, body(t, get(t, mounted(t, FrontConfig{}, s).Handler(), "/metrics")), "relayer_is_leader 1")
-}
-
-func TestNewChecksItsConfiguration(t *testing.T) {
-	t.Parallel()
-	_, err := New(Config{})
-	require.ErrorContains(t, err, "required")
-	for _, url := range []string{"etherscan.io", "ftp://x", "https://user:pw@x", "https://x?key=1",
-		"javascript:alert(1)", "https://"} {
-		_, err := New(Config{Source: &instanceStub{}, Fleet: &reads{}, DB: broken(t), ChainID: 1, ExplorerURL: url})
-		require.ErrorContains(t, err, "EXPLORER_URL", url)
-		require.NotContains(t, err.Error(), "pw@")
-	}
 }
 
 func TestRunReturnsNilWhenItsContextEnds(t *testing.T) {

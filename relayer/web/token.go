@@ -111,8 +111,8 @@ func (f *Front) Guard(next http.Handler) http.Handler {
 	if f.token == nil {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if !isProbe(r.URL.Path) && rebound(r) {
-				writeProblem(w, problem{Status: http.StatusMisdirectedRequest,
-					Detail: "from this machine, ask for localhost or an IP address; another name needs HTTP_TOKEN_FILE"})
+				writeProblem(w, http.StatusMisdirectedRequest,
+					"from this machine, ask for localhost or an IP address; another name needs HTTP_TOKEN_FILE")
 				return
 			}
 
@@ -127,8 +127,8 @@ func (f *Front) Guard(next http.Handler) http.Handler {
 		}
 
 		w.Header().Set("WWW-Authenticate", `Basic realm="escrow relayer", charset="UTF-8"`)
-		writeProblem(w, problem{Status: http.StatusUnauthorized,
-			Detail: "this needs the token of HTTP_TOKEN_FILE: as Authorization: Bearer, or as a password"})
+		writeProblem(w, http.StatusUnauthorized,
+			"this needs the token of HTTP_TOKEN_FILE: as Authorization: Bearer, or as a password")
 	})
 }
 

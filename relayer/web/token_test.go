@@ -22,8 +22,7 @@ func TestToken(t *testing.T) {
 	}
 	now := time.Now()
 	write("first-token-of-some-length\n", now)
-	server, err := New(Config{Source: &instanceStub{}, Fleet: &reads{}, DB: untouchable{t}, ChainID: 1})
-	require.NoError(t, err)
+	server := serverOf(t, FrontConfig{}, Config{Source: &instanceStub{}, Fleet: &reads{}, DB: untouchable{t}, ChainID: 1})
 	s := mounted(t, FrontConfig{TokenFile: file, Now: func() time.Time { return now }}, server)
 	h := s.Handler()
 	ask := func(path string, with func(*http.Request)) int {
@@ -82,7 +81,7 @@ func TestToken(t *testing.T) {
 		"the last one stays in force")
 
 	write("short", now)
-	_, err = NewFront(FrontConfig{Chains: []int64{1}, TokenFile: file})
+	_, err := NewFront(FrontConfig{Chains: []int64{1}, TokenFile: file})
 	require.ErrorContains(t, err, "HTTP_TOKEN_FILE")
 	require.NotContains(t, err.Error(), "short")
 	_, err = NewFront(FrontConfig{Chains: []int64{1}, TokenFile: "/nowhere/token"})

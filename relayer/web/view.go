@@ -125,7 +125,7 @@ func (p *page) show(n *fleet.Reading, i *fleet.Self, samples []sample, now time.
 
 // judge is the verdict on what this instance and the fleet's rows show.
 func (p *page) judge(n *fleet.Reading, i *fleet.Self, now time.Time) verdict {
-	sight := fleet.Sight{Fleet: &n.Fleet, Read: n.At, Err: n.Err, Self: i, Now: now}
+	sight := fleet.Sight{Read: n, Self: i, Now: now}
 	v := verdict{Level: "well", Headline: "All well"}
 	if n.At.IsZero() {
 		v.Headline = "Starting"

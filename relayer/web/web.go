@@ -3,9 +3,8 @@ package web
 import (
 	"cmp"
 	"context"
-	"errors"
-	"log/slog"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -40,16 +39,13 @@ type Config struct {
 	ChainID     int64               // of the fleet
 	Metrics     prometheus.Gatherer // of the chain, which the Front serves; nil: none
 	ExplorerURL string              // of a block explorer that has /tx/, /block/ and /address/ below it; empty: no links
-	Mask        func(string) string // removes secrets from texts; nil: texts stay unchanged
-	Log         *slog.Logger        // nil: silence
-	Now         func() time.Time    // nil: time.Now
 	Commands    http.Handler        // serves /commands and below; may be nil
-	Several     bool                // the process follows other chains too: the page links to the overview
 }
 
-// Server serves the pages and the API of one chain, mounted at a Front. New makes it, Run runs it, once.
+// Server serves the pages and the API of one chain. Front.Mount makes it, Run runs it, once.
 type Server struct {
 	cfg     Config
+	front   FrontConfig // its Mask, Log and Now
 	page    *page
 	handler http.Handler
 
@@ -81,57 +77,26 @@ func (c *cached[T]) get(every time.Duration, renew func() (T, error)) (T, error)
 	return c.value, c.err
 }
 
-// New checks the configuration and starts nothing.
-func New(cfg Config) (*Server, error) {
-	if cfg.Source == nil || cfg.Fleet == nil || cfg.DB == nil || cfg.ChainID == 0 {
-		return nil, errors.New("web: Source, Fleet, DB and ChainID are required")
-	}
-
-	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
+// newServer starts nothing.
+func newServer(cfg Config, front FrontConfig) *Server {
 	cfg.Metrics = cmp.Or[prometheus.Gatherer](cfg.Metrics, prometheus.NewRegistry())
-	if cfg.Mask == nil {
-		cfg.Mask = func(s string) string { return s }
-	}
+	s := &Server{cfg: cfg, front: front, page: newPage(explorer{strings.TrimSuffix(cfg.ExplorerURL, "/")}, cfg.ChainID,
+		len(front.Chains) > 1, front.Mask), draws: drawEvery, querying: make(chan struct{}, queries)}
+	s.handler = s.serve()
 
-	if cfg.Now == nil {
-		cfg.Now = time.Now
-	}
-
-	explorer, err := parseExplorer(cfg.ExplorerURL)
-	if err != nil {
-		return nil, err
-	}
-
-	page, err := newPage(explorer, cfg.ChainID, cfg.Several, cfg.Mask)
-	if err != nil {
-		return nil, err
-	}
-
-	s := &Server{cfg: cfg, page: page, draws: drawEvery, querying: make(chan struct{}, queries)}
-	s.handler = s.Handler()
-
-	return s, nil
+	return s
 }
 
-// route is one path of the server. The test of openapi.yaml iterates over them.
-type route struct {
-	pattern string // of http.ServeMux, without a method: readOnly answers the unsupported ones
-	handler http.HandlerFunc
+// routes are those that openapi.yaml describes, which a test compares.
+func (s *Server) routes() map[string]http.HandlerFunc {
+	return map[string]http.HandlerFunc{"/{$}": s.servePage, "/status": s.serveStatus, "/openapi.yaml": serveOpenAPI}
 }
 
-func (s *Server) routes() []route {
-	return []route{
-		{"/{$}", s.servePage},
-		{"/status", s.serveStatus},
-		{"/openapi.yaml", serveOpenAPI},
-	}
-}
-
-// Handler serves all routes. Without Run there are no samples: the plots stay empty.
-func (s *Server) Handler() http.Handler {
+// serve serves all routes of the chain. Without Run there are no samples: the plots stay empty.
+func (s *Server) serve() http.Handler {
 	mux := http.NewServeMux()
-	for _, r := range s.routes() {
-		mux.Handle(r.pattern, readOnly(r.handler))
+	for pattern, handle := range s.routes() {
+		mux.Handle(pattern, readOnly(handle))
 	}
 
 	if s.cfg.Commands != nil {
@@ -140,11 +105,10 @@ func (s *Server) Handler() http.Handler {
 	}
 
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
-		writeProblem(w, problem{Status: http.StatusNotFound,
-			Detail: "nothing is served at this path; /openapi.yaml lists what is"})
+		writeProblem(w, http.StatusNotFound, "nothing is served at this path; /openapi.yaml lists what is")
 	})
 
-	return secured(mux)
+	return mux
 }
 
 // Run samples for the plots until ctx ends, and returns nil.
@@ -153,7 +117,7 @@ func (s *Server) Run(ctx context.Context) error {
 	defer ticker.Stop()
 	for {
 		i, outbox := s.cfg.Source.Instance(), s.cfg.Fleet.Last().Fleet.Outbox
-		s.history.add(sample{at: s.cfg.Now(), head: i.Head, target: i.Target, cursor: i.Cursor, lag: i.Lag(),
+		s.history.add(sample{at: s.front.Now(), head: i.Head, target: i.Target, cursor: i.Cursor, lag: i.Lag(),
 			outbox: outbox.Messages, oldest: time.Duration(outbox.OldestAge)})
 		select {
 		case <-ctx.Done():
