@@ -12,7 +12,6 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/common/hexutil"
 	"github.com/jackc/pgx/v5"
-	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/command"
@@ -126,21 +125,12 @@ func commandSendCommand() *cobra.Command {
 	return cmd
 }
 
-// commandColumns are an operator's view of a command.
-const commandColumns = `command_id, kind, sender, escrow, requester, state, code, detail, winner, nonce,
-	tx_hash as transaction_hash, block_number, event_id, fee_paid::text, max_fee::text,
-	expires_at, received_at, assigned_at, sent_at, answered_at, cancel_requested`
-
-const selectCommands = `
-	select row_to_json(v) from (
-		select ` + commandColumns + ` from commands
-		where chain_id = @chain and (@open = false or answered_at is null) and (@escrow = '' or escrow = @escrow)
-		order by seq desc limit @limit) v`
-
 // selectCommand has a command, and every transaction that was signed for it.
 const selectCommand = `
 	select row_to_json(v) from (
-		select ` + commandColumns + `, (
+		select command_id, kind, sender, escrow, requester, state, code, detail, winner, nonce,
+		       tx_hash as transaction_hash, block_number, event_id, fee_paid::text, max_fee::text,
+		       expires_at, received_at, assigned_at, sent_at, answered_at, cancel_requested, (
 			select coalesce(json_agg(a), '[]') from (
 				select attempt, purpose, tx_hash as transaction_hash, fee_cap::text, tip_cap::text, epoch, signed_at
 				  from command_attempts where chain_id = $1 and command_id = $2 order by attempt) a) as attempts
@@ -195,55 +185,35 @@ func oneID(_ *cobra.Command, args []string) error {
 	return nil
 }
 
-// listed is a command in a table.
-type listed struct {
-	ID       string    `json:"command_id"`
-	Kind     string    `json:"kind"`
-	Escrow   string    `json:"escrow"`
-	State    string    `json:"state"`
-	Code     string    `json:"code"`
-	Nonce    *int64    `json:"nonce"`
-	Received time.Time `json:"received_at"`
-}
+// selectCommands has the columns of the table of `list`.
+const selectCommands = `
+	select command_id, kind, escrow, state, code, coalesce(nonce::text, '–'),
+	       to_char(received_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')
+	  from commands where chain_id = $1 and ($2 = false or answered_at is null) order by seq desc limit $3`
 
 func commandListCommand() *cobra.Command {
-	var escrow string
-	var open, asJSON bool
+	var open bool
 	var limit int
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "List commands, the newest first",
 		Long:  "List commands, the newest first. Reads CHAIN_ID and DATABASE_URL.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if escrow != "" && !common.IsHexAddress(escrow) {
-				return usage{fmt.Errorf("--escrow %q is not an address", escrow)}
-			}
-
 			if limit < 1 || limit > 10_000 {
 				return usage{fmt.Errorf("--limit %d: must be 1 to 10000", limit)}
 			}
 
 			return askDatabase(cmd, func(ctx context.Context, cfg *config.Config, db *database.Database) error {
-				rows, _ := db.Pool.Query(ctx, selectCommands,
-					pgx.StrictNamedArgs{"chain": cfg.ChainID, "open": open, "escrow": strings.ToLower(escrow), "limit": limit})
-				all, err := pgx.CollectRows(rows, pgx.RowTo[json.RawMessage])
+				t := newTable(cmd.OutOrStdout(), "command", "kind", "escrow", "state", "code", "nonce", "received")
+				rows, _ := db.Pool.Query(ctx, selectCommands, cfg.ChainID, open, limit)
+				_, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (struct{}, error) {
+					columns, err := row.Values()
+					t.AppendRow(columns)
+
+					return struct{}{}, err
+				})
 				if err != nil {
 					return fmt.Errorf("list commands: %w", err)
-				}
-
-				if asJSON {
-					return json.NewEncoder(cmd.OutOrStdout()).Encode(all)
-				}
-
-				t := newTable(cmd.OutOrStdout(), "command", "kind", "escrow", "state", "code", "nonce", "received")
-				for _, raw := range all {
-					var c listed
-					if err := json.Unmarshal(raw, &c); err != nil {
-						return fmt.Errorf("list commands: %w", err)
-					}
-
-					t.AppendRow(table.Row{c.ID, c.Kind, c.Escrow, c.State, c.Code, shown(c.Nonce),
-						c.Received.UTC().Format(time.RFC3339)})
 				}
 
 				t.Render()
@@ -252,10 +222,8 @@ func commandListCommand() *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().StringVar(&escrow, "escrow", "", "only those on this escrow")
 	cmd.Flags().BoolVar(&open, "open", false, "only those without a final answer")
 	cmd.Flags().IntVar(&limit, "limit", 50, "at most so many")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "as JSON")
 
 	return cmd
 }

@@ -208,18 +208,21 @@ func TestCommandsEndToEnd(t *testing.T) {
 	// What has the name of a field of an answer has its type.
 	var shown struct{ Attempts []command.Answer }
 	var one command.Answer
-	var listed []command.Answer
 	raw := pipe(t, nil, database, "command", "show", ids[0])
 	require.NoError(t, json.Unmarshal(raw, &one))
 	require.NoError(t, json.Unmarshal(raw, &shown))
 	require.Equal(t, command.State("done"), one.State)
 	require.Equal(t, one.Transaction, shown.Attempts[len(shown.Attempts)-1].Transaction)
-	require.NoError(t, json.Unmarshal(pipe(t, nil, database, "command", "list", "--json", "--limit", "1"), &listed))
-	require.Len(t, listed, 1)
+	require.Equal(t, 1, strings.Count(string(pipe(t, nil, database, "command", "list", "--limit", "1")), "approve"))
 	require.Equal(t, n, strings.Count(string(pipe(t, nil, database, "command", "list")), "approve"))
-	require.Contains(t, string(pipe(t, nil, database, "sender", "status")), "active")
+	shows := func(want string) {
+		t.Helper()
+		_, out := call(t, database, "status")
+		require.Contains(t, out, want)
+	}
+	shows("is active")
 	pipe(t, nil, database, "sender", "pause", "--sender", sender.Address.Hex(), "--reason", "holiday")
-	require.Contains(t, string(pipe(t, nil, database, "sender", "status")), "holiday")
+	shows("is paused: holiday")
 	pipe(t, nil, database, "sender", "resume", "--sender", sender.Address.Hex())
 	for _, args := range [][]string{
 		{"command", "cancel", ids[0]}, {"command", "show", common.Hash{1}.Hex()},

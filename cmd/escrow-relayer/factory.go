@@ -30,8 +30,7 @@ Configuration: CHAIN_ID and DATABASE_URL.`,
 }
 
 func factoryListCommand() *cobra.Command {
-	var asJSON bool
-	cmd := &cobra.Command{
+	return &cobra.Command{
 		Use:   "list",
 		Short: "Show the factories, and how far the past of an added one is read",
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -39,10 +38,6 @@ func factoryListCommand() *cobra.Command {
 				list, err := registry.Factories(ctx, db.Pool, cfg.ChainID)
 				if err != nil {
 					return err
-				}
-
-				if asJSON {
-					return printJSON(cmd.OutOrStdout(), list)
 				}
 
 				t := newTable(cmd.OutOrStdout(), "factory", "from block", "state")
@@ -64,9 +59,6 @@ func factoryListCommand() *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "as JSON")
-
-	return cmd
 }
 
 func factoryRetireCommand() *cobra.Command {

@@ -59,9 +59,9 @@ func TestAddFactoryRunbook(t *testing.T) {
 
 	code, _ = w.operator(nil, "factory", "retire", w.Contracts.Load.Hex())
 	require.Zero(t, code)
-	code, out = w.operator(nil, "factory", "list", "--json")
+	code, out = w.operator(nil, "factory", "list")
 	require.Zero(t, code)
-	require.Contains(t, out, "retired_block")
+	require.Contains(t, out, "retired: deployments from block")
 	code, out = w.operator(nil, "factory", "retire", "0x00000000000000000000000000000000000000aa")
 	require.Equal(t, 2, code)
 	require.Contains(t, out, "does not follow")

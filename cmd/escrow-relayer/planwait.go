@@ -16,7 +16,7 @@ import (
 )
 
 func planWaitCommand() *cobra.Command {
-	var timeout, every time.Duration
+	var timeout time.Duration
 	var since string
 	var w whole
 	cmd := &cobra.Command{
@@ -35,7 +35,7 @@ Reads CHAIN_ID and DATABASE_URL.
 
 			known := w.gone == "" // by one of the chains
 			err := askEach(cmd, config.LoadDatabase, func(ctx context.Context, cfg *config.Config, db *database.Database) error {
-				leader, err := w.wait(ctx, cmd.ErrOrStderr(), timeout, every, cfg, db)
+				leader, err := w.wait(ctx, cmd.ErrOrStderr(), timeout, cfg, db)
 				if err != nil {
 					return fmt.Errorf("not whole within %s: %w", timeout, err)
 				}
@@ -55,7 +55,6 @@ Reads CHAIN_ID and DATABASE_URL.
 		},
 	}
 	cmd.Flags().DurationVar(&timeout, "timeout", 5*time.Minute, "give up at the first look after so long; 0: look once")
-	cmd.Flags().DurationVar(&every, "every", time.Second, "pause between two looks")
 	cmd.Flags().Int64Var(&w.lag, "lag", 100,
 		"how many blocks the lowest cursor may be behind the head, CONFIRMATIONS included")
 	cmd.Flags().StringVar(&w.instance, "instance", "", "this instance must be alive")
@@ -111,8 +110,8 @@ func (w *whole) complete(since string) (err error) {
 // wait reads the fleet until it is whole, and returns the leader. A reading has a deadline of its own:
 // timeout ends only the repetition. The error is what the last reading found: the answer no, or why
 // there is none.
-func (w *whole) wait(ctx context.Context, say io.Writer, timeout, every time.Duration,
-	cfg *config.Config, db *database.Database) (leader string, err error) {
+func (w *whole) wait(ctx context.Context, say io.Writer, timeout time.Duration, cfg *config.Config,
+	db *database.Database) (leader string, err error) {
 	said := ""
 	for end := time.Now().Add(timeout); ; {
 		f, err := readFleet(ctx, cfg, db)
@@ -131,7 +130,7 @@ func (w *whole) wait(ctx context.Context, say io.Writer, timeout, every time.Dur
 		}
 
 		left := time.Until(end)
-		if left <= 0 || !sleep(ctx, min(every, left)) {
+		if left <= 0 || !sleep(ctx, min(lookEvery, left)) {
 			return "", err
 		}
 	}
@@ -205,6 +204,9 @@ func (w *whole) partitionsMissing(f *fleet.Fleet) (why []string) {
 
 	return why
 }
+
+// lookEvery is the pause between two looks.
+const lookEvery = time.Second
 
 // sleep waits for d; false if ctx ended meanwhile.
 func sleep(ctx context.Context, d time.Duration) bool {

@@ -103,8 +103,7 @@ func (p *platform) healthy(proc *lab.Process) bool {
 
 // wait is `plan wait`, which follows each step.
 func (p *platform) wait(timeout string, args ...string) (code int, out string) {
-	return p.operator(nil, append([]string{"plan", "wait", "--every", "100ms", "--lag", "200", "--timeout", timeout},
-		args...)...)
+	return p.operator(nil, append([]string{"plan", "wait", "--lag", "200", "--timeout", timeout}, args...)...)
 }
 
 // moves resizes as deploy/runbooks/repartition.md does: what is new first, then those that stay, and last what is left

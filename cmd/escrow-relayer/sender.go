@@ -2,11 +2,8 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"strings"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -16,14 +13,12 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/command/sign"
 	"github.com/fusion-prime/escrow-relayer/relayer/config"
 	"github.com/fusion-prime/escrow-relayer/relayer/database"
-	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
 )
 
 func senderCommand() *cobra.Command {
 	cmd := group(&cobra.Command{Use: "sender",
-		Short: "Look at the accounts that commands act through, pause them, and let a halted one go on"})
-	cmd.AddCommand(senderAddressCommand(), senderStatusCommand(),
-		senderPauseCommand(), senderResumeCommand(), senderAdoptCommand())
+		Short: "Pause the accounts that commands act through, and let a halted one go on; `status` shows them"})
+	cmd.AddCommand(senderAddressCommand(), senderPauseCommand(), senderResumeCommand(), senderAdoptCommand())
 
 	return cmd
 }
@@ -49,52 +44,6 @@ func senderAddressCommand() *cobra.Command {
 
 			return nil
 		},
-	}
-}
-
-func senderStatusCommand() *cobra.Command {
-	var asJSON bool
-	cmd := &cobra.Command{
-		Use:   "status",
-		Short: "Show the senders as the database has them; exit code 1 when one is halted",
-		Long:  "Show the senders as the database has them. Reads CHAIN_ID and DATABASE_URL. The exit code makes it a check.",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return askDatabase(cmd, func(ctx context.Context, cfg *config.Config, db *database.Database) error {
-				f, err := readFleet(ctx, cfg, db)
-				if err != nil {
-					return err
-				}
-
-				if asJSON {
-					err = json.NewEncoder(cmd.OutOrStdout()).Encode(append([]fleet.Sender{}, f.Senders...))
-				} else {
-					printSenders(cmd.OutOrStdout(), &f)
-				}
-
-				for _, s := range f.Senders {
-					if s.State == "halted" && err == nil {
-						err = errQuiet
-					}
-				}
-
-				return err
-			})
-		},
-	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "as JSON")
-
-	return cmd
-}
-
-func printSenders(w io.Writer, f *fleet.Fleet) {
-	if len(f.Senders) == 0 {
-		fmt.Fprintln(w, "this chain has no sender, or none that was used in the last hour")
-	}
-
-	showSenders(w, f)
-	for _, s := range f.Senders {
-		line := fmt.Sprintf("%s (%s) is %s: %s", s.Label(), s.Address, s.State, s.Reason)
-		fmt.Fprintln(w, strings.TrimSuffix(line, ": "))
 	}
 }
 

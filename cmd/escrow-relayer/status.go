@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/jedib0t/go-pretty/v6/table"
@@ -121,6 +122,12 @@ func showSenders(w io.Writer, f *fleet.Fleet) {
 	}
 
 	t.Render()
+	for i := range f.Senders {
+		s := &f.Senders[i]
+		line := fmt.Sprintf("%s (%s) is %s: %s", s.Label(), s.Address, s.State, s.Reason)
+		fmt.Fprintln(w, strings.TrimSuffix(line, ": "))
+	}
+
 	if f.Replies != nil {
 		fmt.Fprintf(w, "answers   %d wait for Pub/Sub, the oldest %s old\n", f.Replies.Messages, f.Replies.OldestAge)
 	}

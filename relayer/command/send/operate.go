@@ -38,7 +38,7 @@ func Pause(ctx context.Context, db *pgxpool.Pool, chainID int64, sender common.A
 
 // Resume ends a pause. A halted sender needs AdoptNonce.
 func Resume(ctx context.Context, db *pgxpool.Pool, chainID int64, sender common.Address) error {
-	return operate(ctx, db, chainID, sender, "; `sender status` says why, and `sender adopt-nonce` lets it go on", setState,
+	return operate(ctx, db, chainID, sender, "; `status` says why, and `sender adopt-nonce` lets it go on", setState,
 		"active", nil)
 }
 
