@@ -11,7 +11,6 @@ import (
 
 	"github.com/fusion-prime/escrow-relayer/relayer/database"
 	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
-	"github.com/fusion-prime/escrow-relayer/relayer/metrics"
 	"github.com/fusion-prime/escrow-relayer/relayer/watch"
 )
 
@@ -100,12 +99,6 @@ func (r *Relayer) Instance() fleet.Self {
 	return i
 }
 
-// own is what a scrape shows.
-func (r *Relayer) own() metrics.Own {
-	return metrics.Own{Instance: r.Instance(), Joined: r.condition.tenure.Load() != nil,
-		LastHeartbeat: time.Unix(0, r.condition.lastHeartbeat.Load())}
-}
-
 func (r *Relayer) instance() (fleet.Self, *tenure) {
 	view, c := r.source.View(), &r.condition
 	i := fleet.Self{
@@ -113,6 +106,7 @@ func (r *Relayer) instance() (fleet.Self, *tenure) {
 		Database: c.verdict(), Node: r.source.Health(),
 		Head: int64(view.Head), Target: int64(view.Target), Final: int64(view.Final), HeadTime: view.HeadTime,
 		TargetTime: view.TargetTime, BlockTime: r.source.BlockTime(), Trust: string(r.source.Trust()),
+		LastHeartbeat: time.Unix(0, c.lastHeartbeat.Load()),
 	}
 	if f := r.metrics.publish.LastFailure(); f != nil {
 		i.PublishError, i.PublishErrorAt = f.Err, f.At
@@ -129,6 +123,7 @@ func (r *Relayer) instance() (fleet.Self, *tenure) {
 		return i, nil
 	}
 
+	i.Joined = true
 	if !t.session.Valid() {
 		i.Session = errNoSession
 	}

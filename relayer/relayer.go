@@ -109,7 +109,7 @@ func New(cfg *config.Config, log *slog.Logger, all *prometheus.Registry, build f
 		return nil, start.Refuse(err)
 	}
 
-	r.gauges = metrics.NewGauges(reg, r.own, build) // last: a scrape asks r for everything
+	r.gauges = metrics.NewGauges(reg, r.Instance, build) // last: a scrape asks r for everything
 
 	return r, nil
 }

@@ -37,8 +37,8 @@ func (e *Event) Shown() string {
 
 // eventsWithOutbox has the columns of Event, in their order, of the events at the places in chosen.
 const eventsWithOutbox = `
-	select event_type, escrow, e.block_number, to_timestamp(block_timestamp), split_part(event_id, ':', 1), e.log_index,
-	       args, state,
+	select event_type, escrow, e.block_number, to_timestamp(block_timestamp) at time zone 'UTC',
+	       split_part(event_id, ':', 1), e.log_index, args, state,
 	       exists (select from waiting o where o.chain_id = e.chain_id and o.escrow = e.escrow_key
 		and o.block_number = e.block_number and o.log_index = e.log_index
 	               and o.orphan is not distinct from e.orphan),
@@ -48,13 +48,6 @@ const eventsWithOutbox = `
 		select * from processed_events p
 		where p.chain_id = @chain and p.block_number = c.block_number and p.log_index = c.log_index
 			and p.orphan is not distinct from c.orphan) e on true`
-
-func scanEvent(row pgx.CollectableRow) (Event, error) {
-	e, err := pgx.RowToStructByPos[Event](row)
-	e.BlockTimestamp = e.BlockTimestamp.UTC()
-
-	return e, err
-}
 
 // lastEvents is how many of the newest events a Fleet has.
 const lastEvents = 12
@@ -75,7 +68,7 @@ func Timeline(ctx context.Context, db interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 }, chainID int64, escrow string, limit int) ([]Event, error) {
 	rows, _ := db.Query(ctx, selectTimeline, pgx.StrictNamedArgs{"chain": chainID, "escrow": escrow, "limit": limit})
-	events, err := pgx.CollectRows(rows, scanEvent)
+	events, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Event])
 	if err != nil {
 		return nil, fmt.Errorf("read the events of escrow %s: %w", escrow, err)
 	}

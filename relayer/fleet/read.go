@@ -40,28 +40,15 @@ func read(ctx context.Context, db DB, chainID int64, counted *Escrows) (f Fleet,
 		batch.Queue(selectLocks).Query(r.readLocks)
 		batch.Queue(selectPassed, chainID).Query(r.readPassed)
 		batch.Queue(selectInstances, chainID, forget.Seconds(), forgetStopped.Seconds(), election.ApplicationName("")).
-			Query(r.readInstances)
-		batch.Queue(selectSlots, chainID).Query(r.readGroups)
+			Query(into(&r.instances))
+		batch.Queue(selectSlots, chainID).Query(into(&r.groups))
 		batch.Queue(selectOutbox, chainID, outboxCounted).Query(r.outbox.read)
 		batch.Queue(selectLate, chainID).Query(r.late.read)
-		batch.Queue(selectFaults, chainID).Query(r.readFaults)
-		batch.Queue(selectFindings, chainID).Query(func(rows pgx.Rows) (err error) {
-			r.f.Findings, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Finding])
-			return err
-		})
-		batch.Queue(selectLast, pgx.StrictNamedArgs{"chain": chainID, "limit": lastEvents}).Query(
-			func(rows pgx.Rows) (err error) {
-				r.f.Events, err = pgx.CollectRows(rows, scanEvent)
-				return err
-			})
-		batch.Queue(selectTrying, chainID).Query(func(rows pgx.Rows) (err error) {
-			r.f.trying, err = pgx.CollectRows(rows, pgx.RowToStructByPos[attempt])
-			return err
-		})
-		batch.Queue(selectWaits, election.ApplicationName("")).Query(func(rows pgx.Rows) (err error) {
-			r.f.waits, err = pgx.CollectRows(rows, pgx.RowToStructByPos[LockedError])
-			return err
-		})
+		batch.Queue(selectFaults, chainID).Query(into(&r.f.Faults))
+		batch.Queue(selectFindings, chainID).Query(into(&r.f.Findings))
+		batch.Queue(selectLast, pgx.StrictNamedArgs{"chain": chainID, "limit": lastEvents}).Query(into(&r.f.Events))
+		batch.Queue(selectTrying, chainID).Query(into(&r.f.trying))
+		batch.Queue(selectWaits, election.ApplicationName("")).Query(into(&r.f.waits))
 		r.queueCommands(batch)
 		if counted == nil {
 			batch.Queue(countEscrows, chainID).Query(r.readEscrows)
@@ -76,6 +63,14 @@ func read(ctx context.Context, db DB, chainID int64, counted *Escrows) (f Fleet,
 	}
 
 	return r.fold(), nil
+}
+
+// into reads all rows of a statement, whose columns are the fields of a T in their order.
+func into[T any](list *[]T) func(pgx.Rows) error {
+	return func(rows pgx.Rows) (err error) {
+		*list, err = pgx.CollectRows(rows, pgx.RowToStructByPos[T])
+		return err
+	}
 }
 
 // forget is how long a dead instance that owns nothing is shown: platforms with a new name for each
@@ -222,19 +217,9 @@ type instanceRow struct {
 	Connected  bool       // a connection has its name, and does not report for other chains alone
 }
 
-func (r *rows) readInstances(rows pgx.Rows) (err error) {
-	r.instances, err = pgx.CollectRows(rows, pgx.RowToStructByPos[instanceRow])
-	return err
-}
-
 const selectSlots = `
 	select coalesce(owner, ''), next_block, since, array_agg(slot) from slot_ownership where chain_id = $1
 		group by owner, next_block, since`
-
-func (r *rows) readGroups(rows pgx.Rows) (err error) {
-	r.groups, err = pgx.CollectRows(rows, pgx.RowToStructByPos[group])
-	return err
-}
 
 // selectOutbox counts the oldest messages that wait, at most so many of the outbox and of the log, by slot. It reads a
 // part of the log by the key, from the lowest place on: of a backlog beyond that part it sees less. The places are
@@ -260,16 +245,8 @@ const selectLate = `
 
 // selectFaults reads what endpoints are set aside for.
 const selectFaults = `
-	select endpoint, kind, since from endpoint_faults where chain_id = $1 order by since, endpoint, kind`
-
-func (r *rows) readFaults(rows pgx.Rows) (err error) {
-	r.f.Faults, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Fault])
-	for i := range r.f.Faults {
-		r.f.Faults[i].Since = r.f.Faults[i].Since.UTC()
-	}
-
-	return err
-}
+	select endpoint, kind, since at time zone 'UTC' from endpoint_faults where chain_id = $1
+		order by since, endpoint, kind`
 
 // selectFindings reads the open findings on what the ABI does not know, and the others of the last hour.
 const selectFindings = `

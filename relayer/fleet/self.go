@@ -15,6 +15,9 @@ type Self struct {
 	Started   time.Time           `json:"-"`
 	Partition partition.Partition `json:"-"`
 	Leader    bool                `json:"leader"`
+	Joined    bool                `json:"-"` // it is a member of the fleet
+
+	LastHeartbeat time.Time `json:"-"` // when it wrote the last one, or started
 
 	// Session, Database and Node are nil while healthy.
 	Session, Database, Node error `json:"-"`

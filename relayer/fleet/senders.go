@@ -92,7 +92,7 @@ func (f *Fleet) HasCommands() bool { return len(f.Senders) > 0 || len(f.Commands
 // queueCommands queues the statements about commands. Without commands all their tables are empty.
 func (r *rows) queueCommands(batch *pgx.Batch) {
 	batch.Queue(selectSenders, r.f.ChainID, countedCommands).Query(r.readSenders)
-	batch.Queue(selectCommands, r.f.ChainID, lastCommands).Query(r.readCommands)
+	batch.Queue(selectCommands, r.f.ChainID, lastCommands).Query(into(&r.f.Commands))
 	batch.Queue(selectReplies, r.f.ChainID, countedCommands).QueryRow(r.readReplies)
 }
 
@@ -158,26 +158,12 @@ const selectCommands = `
 	select c.command_id, c.kind, c.sender, c.escrow, c.requester, c.reference, c.state, c.code, c.detail, c.nonce,
 	       (select count(*) from command_attempts a where a.chain_id = c.chain_id and a.sender = c.sender
 		and a.nonce = c.nonce),
-	       coalesce(c.tx_hash, ''), coalesce(c.block_number, 0), c.received_at, c.assigned_at, c.sent_at, c.answered_at
+	       coalesce(c.tx_hash, ''), coalesce(c.block_number, 0), c.received_at at time zone 'UTC',
+	       c.assigned_at at time zone 'UTC', c.sent_at at time zone 'UTC', c.answered_at at time zone 'UTC'
 	  from commands c
 	 where c.chain_id = $1
 	 order by c.seq desc
 	 limit $2`
-
-func (r *rows) readCommands(rows pgx.Rows) (err error) {
-	r.f.Commands, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Command])
-	for i := range r.f.Commands {
-		c := &r.f.Commands[i]
-		c.Received = c.Received.UTC()
-		for _, at := range []*time.Time{c.Assigned, c.Sent, c.Answered} {
-			if at != nil {
-				*at = at.UTC()
-			}
-		}
-	}
-
-	return err
-}
 
 const selectReplies = `
 	select count(*), min(created_at) from (select created_at from replies where chain_id = $1 order by seq limit $2) r`

@@ -29,7 +29,7 @@ import (
 // newest one of any instance with its clock. So the series of a process that is gone only grows
 // old, whether or not the monitoring system marks it as stale.
 type Gauges struct {
-	own           func() Own
+	own           func() fleet.Self
 	sessionLosses prometheus.Counter
 
 	// The rest is atomic. Follow and Answers write it; a scrape of the leader writes leaderSeen too.
@@ -39,25 +39,16 @@ type Gauges struct {
 	answered                 atomic.Bool                   // the last verdict on the database was good
 }
 
-// Own is what an instance knows of itself.
-type Own struct {
-	Instance      fleet.Self
-	Joined        bool // it is a member of the fleet
-	LastHeartbeat time.Time
-}
-
 // snapshotLasts is how long a snapshot stays valid without a later one.
 var snapshotLasts = fleet.LimitDatabase.Behind
 
 // scrape is the input of one scrape: one moment for all gauges. It is constant.
 type scrape struct {
-	now           time.Time
-	instance      fleet.Self
-	leader        bool
-	joined        bool
-	lastHeartbeat time.Time
-	snapshot      *fleet.Reading // nil: unknown
-	answered      bool
+	now      time.Time
+	instance fleet.Self
+	leader   bool
+	snapshot *fleet.Reading // nil: unknown
+	answered bool
 
 	leaderSeen, databaseSeen time.Time // zero: never
 }
@@ -92,9 +83,9 @@ var allGauges = []gauge{
 	newGauge("relayer_is_leader", "1 while this instance watches the factory.",
 		func(s *scrape) float64 { return yes(s.leader) }),
 	newGauge("relayer_joined", "1 while this instance is a member of the fleet: its session holds its lock.",
-		func(s *scrape) float64 { return yes(s.joined) }),
+		func(s *scrape) float64 { return yes(s.instance.Joined) }),
 	newGauge("relayer_last_heartbeat_age", "Seconds since this instance last wrote its heartbeat, or since it started.",
-		func(s *scrape) float64 { return s.now.Sub(s.lastHeartbeat).Seconds() }),
+		func(s *scrape) float64 { return s.now.Sub(s.instance.LastHeartbeat).Seconds() }),
 	newGauge("relayer_database_up", "1 while the database answers this instance and takes what it writes.",
 		func(s *scrape) float64 { return yes(s.answered) }),
 	newGauge("relayer_database_seen_timestamp_seconds", "When the database last answered this instance and took what it writes; 0: never.",
@@ -171,7 +162,7 @@ func ofChain[N int | int64 | float64](name, help string, value func(*fleet.Fleet
 }
 
 // NewGauges registers the gauges. A scrape asks own.
-func NewGauges(reg prometheus.Registerer, own func() Own, build fleet.Build) *Gauges {
+func NewGauges(reg prometheus.Registerer, own func() fleet.Self, build fleet.Build) *Gauges {
 	f := promauto.With(reg)
 	f.NewGaugeVec(prometheus.GaugeOpts{Name: "relayer_build_info", Help: "1, labelled by what was built."},
 		[]string{"version", "revision", "go"}).
@@ -272,9 +263,7 @@ func (g *Gauges) elections() float64 {
 
 // scrape captures everything at one moment.
 func (g *Gauges) scrape(now time.Time) *scrape {
-	own := g.own()
-	s := &scrape{now: now, instance: own.Instance, joined: own.Joined, lastHeartbeat: own.LastHeartbeat,
-		snapshot: g.snapshot.Load(), answered: g.answered.Load()}
+	s := &scrape{now: now, instance: g.own(), snapshot: g.snapshot.Load(), answered: g.answered.Load()}
 	s.leader = s.instance.Leader && s.instance.Session == nil // one whose lease is over may not commit any more
 	if s.leader {
 		g.leaderSeen.Store(now.UnixNano())

@@ -17,7 +17,7 @@ import (
 // fresh are the gauges of an instance that knows nothing of itself.
 func fresh() (*Gauges, *prometheus.Registry) {
 	reg := prometheus.NewRegistry()
-	return NewGauges(reg, func() Own { return Own{} }, fleet.Build{}), reg
+	return NewGauges(reg, func() fleet.Self { return fleet.Self{} }, fleet.Build{}), reg
 }
 
 // values of all gauges without labels.
