@@ -118,11 +118,11 @@ func (a *audit) limit(ctx context.Context) error {
 
 	a.from = max(a.from, start)
 	if a.from > a.to {
-		return usage{fmt.Errorf("nothing to audit from block %d to %d", a.from, a.to)}
+		return fmt.Errorf("nothing to audit from block %d to %d", a.from, a.to)
 	}
 
 	if a.to > stored.To {
-		return usage{fmt.Errorf("--to %d: only blocks up to %d are stored as a whole; audit up to there", a.to, stored.To)}
+		return fmt.Errorf("--to %d: only blocks up to %d are stored as a whole; audit up to there", a.to, stored.To)
 	}
 
 	return nil

@@ -53,14 +53,14 @@ func loadAll(cmd *cobra.Command, load loader) ([]*config.Config, error) {
 		return all[i : i+1], nil
 	}
 
-	return nil, usage{fmt.Errorf("--chain %d: the configuration has %s", id, names(all))}
+	return nil, fmt.Errorf("--chain %d: the configuration has %s", id, names(all))
 }
 
 // loadOne returns the one chain of the configuration, or the one of --chain.
 func loadOne(cmd *cobra.Command, load loader) (*config.Config, error) {
 	all, err := loadAll(cmd, load)
 	if err == nil && len(all) > 1 {
-		err = usage{fmt.Errorf("the configuration has %s: say by --chain which one is meant", names(all))}
+		err = fmt.Errorf("the configuration has %s: say by --chain which one is meant", names(all))
 	}
 
 	if err != nil {

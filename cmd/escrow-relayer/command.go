@@ -44,17 +44,17 @@ Needs no configuration. The id, on standard error, is what the command is known 
 
 			unsigned, err := unsigned(raw)
 			if err != nil {
-				return usage{err}
+				return err
 			}
 
 			key, err := sign.ReadKey(keyFile, passwordFile)
 			if err != nil {
-				return usage{err}
+				return err
 			}
 
 			signed, err := unsigned.Sign(key.PrivateKey)
 			if err != nil {
-				return usage{err}
+				return err
 			}
 
 			fmt.Fprintf(cmd.ErrOrStderr(), "id %s, signed by %s\n", signed.ID(), key.Address)
@@ -97,7 +97,7 @@ func commandSendCommand() *cobra.Command {
 		Long:  `Send a signed command from standard input to a relayer that serves POST /commands, and print its answer. Needs no configuration.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if url == "" {
-				return usage{errors.New("--url is missing: the address of a relayer, such as https://relayer.example")}
+				return errors.New("--url is missing: the address of a relayer, such as https://relayer.example")
 			}
 
 			raw, err := readInput(cmd, command.MaxBytes)
@@ -107,7 +107,7 @@ func commandSendCommand() *cobra.Command {
 
 			signed, err := command.Parse(raw)
 			if err != nil {
-				return usage{err}
+				return err
 			}
 
 			ctx, cancel := context.WithTimeout(cmd.Context(), sendWithin)
@@ -175,11 +175,11 @@ transaction that decided it. Reads CHAIN_ID and DATABASE_URL.`,
 // oneID takes the id of a command as the only argument.
 func oneID(_ *cobra.Command, args []string) error {
 	if len(args) != 1 {
-		return usage{fmt.Errorf("name the id of one command, got %d arguments", len(args))}
+		return fmt.Errorf("name the id of one command, got %d arguments", len(args))
 	}
 
 	if raw, err := hexutil.Decode(strings.ToLower(args[0])); err != nil || len(raw) != common.HashLength {
-		return usage{fmt.Errorf("%q is not the id of a command: 0x and 64 hexadecimal digits", args[0])}
+		return fmt.Errorf("%q is not the id of a command: 0x and 64 hexadecimal digits", args[0])
 	}
 
 	return nil
@@ -200,7 +200,7 @@ func commandListCommand() *cobra.Command {
 		Long:  "List commands, the newest first. Reads CHAIN_ID and DATABASE_URL.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if limit < 1 || limit > 10_000 {
-				return usage{fmt.Errorf("--limit %d: must be 1 to 10000", limit)}
+				return fmt.Errorf("--limit %d: must be 1 to 10000", limit)
 			}
 
 			return askDatabase(cmd, func(ctx context.Context, cfg *config.Config, db *database.Database) error {

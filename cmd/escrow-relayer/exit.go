@@ -38,9 +38,6 @@ func refusal(err error) error {
 	return err
 }
 
-// usage is an error in how the command was called.
-type usage struct{ error }
-
 // interrupted means that the command was interrupted before it had a result.
 type interrupted struct{ error }
 
@@ -108,7 +105,7 @@ func group(cmd *cobra.Command) *cobra.Command {
 			c.SetOut(c.ErrOrStderr())
 			_ = c.Help()
 
-			return usage{fmt.Errorf("%s needs a command", c.CommandPath())}
+			return fmt.Errorf("%s needs a command", c.CommandPath())
 		}
 
 		hint := ""
@@ -116,7 +113,7 @@ func group(cmd *cobra.Command) *cobra.Command {
 			hint = fmt.Sprintf("; did you mean %s", similar[0])
 		}
 
-		return usage{fmt.Errorf("%s has no command %q%s: see %s --help", c.CommandPath(), args[0], hint, c.CommandPath())}
+		return fmt.Errorf("%s has no command %q%s: see %s --help", c.CommandPath(), args[0], hint, c.CommandPath())
 	}
 
 	return cmd

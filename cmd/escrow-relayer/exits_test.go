@@ -29,7 +29,6 @@ func TestExitCodes(t *testing.T) {
 		no{errors.New("not whole")}:              exitNo,
 		fmt.Errorf("so: %w", no{errors.New("")}): exitNo,
 		no{start.ErrRefused}:                     exitRefused,
-		usage{errors.New("flag")}:                exitRefused,
 		errors.New("connection refused"):         exitRefused,
 		interrupted{context.Canceled}:            exitInterrupted,
 

@@ -69,7 +69,7 @@ func factoryRetireCommand() *cobra.Command {
 		Args:  oneFactory,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if at < 0 {
-				return usage{fmt.Errorf("--at %d: a block number is 0 or more", at)}
+				return fmt.Errorf("--at %d: a block number is 0 or more", at)
 			}
 
 			return changeFactory(cmd, args[0], func(ctx context.Context, tx pgx.Tx, chain int64, address common.Address) (string,
@@ -102,7 +102,7 @@ func factoryFollowCommand() *cobra.Command {
 // oneFactory is for commands that name a factory.
 func oneFactory(_ *cobra.Command, args []string) error {
 	if len(args) != 1 || !common.IsHexAddress(args[0]) {
-		return usage{errors.New("name one factory: 0x and 40 hexadecimal digits, as `escrow-relayer factory list` shows it")}
+		return errors.New("name one factory: 0x and 40 hexadecimal digits, as `escrow-relayer factory list` shows it")
 	}
 
 	return nil

@@ -75,7 +75,7 @@ func root() *cobra.Command {
 	})
 	cmd.SetVersionTemplate("{{.Version}}\n")
 	cmd.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
-		return usage{fmt.Errorf("%w: see %s --help", err, c.CommandPath())}
+		return fmt.Errorf("%w: see %s --help", err, c.CommandPath())
 	})
 	cmd.AddCommand(runCommand(), migrateCommand(), statusCommand(), auditCommand(), replayCommand(), doctorCommand(),
 		planCommand(), rewindCommand(), factoryCommand(), senderCommand(), commandCommand(), configCommand(),
@@ -98,7 +98,7 @@ func refuseArguments(cmd *cobra.Command) {
 
 		c.Args = func(c *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return usage{fmt.Errorf("%s takes no arguments, got %q", c.Name(), args)}
+				return fmt.Errorf("%s takes no arguments, got %q", c.Name(), args)
 			}
 
 			return nil

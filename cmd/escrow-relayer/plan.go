@@ -31,13 +31,13 @@ func planMoveCommand() *cobra.Command {
 		Long:  "Print how many slots change their partition, and with CHAIN_ID and DATABASE_URL set, how many escrows.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if !cmd.Flags().Changed("from") || !cmd.Flags().Changed("to") {
-				return usage{errors.New("say --from and --to: how many partitions there are now, and afterwards")}
+				return errors.New("say --from and --to: how many partitions there are now, and afterwards")
 			}
 
 			s := partition.Strategy(strategy)
 			for _, total := range []int{from, to} {
 				if err := (partition.Partition{Total: total, Strategy: s}).Validate(); err != nil {
-					return usage{err}
+					return err
 				}
 			}
 
@@ -104,13 +104,13 @@ func planAlertsCommand() *cobra.Command {
 			for i, name := range names {
 				var err error
 				if fleets[i], err = deploy.ParseFleet(name); err != nil {
-					return usage{err}
+					return err
 				}
 			}
 
 			text, err := deploy.Alerts(fleets...)
 			if err != nil {
-				return usage{err}
+				return err
 			}
 
 			_, err = cmd.OutOrStdout().Write(text)

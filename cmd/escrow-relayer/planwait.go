@@ -30,7 +30,7 @@ Reads CHAIN_ID and DATABASE_URL.
 --since says that the instance must have started at or after that time: the predecessor with the same name does not count.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := w.complete(since); err != nil {
-				return usage{err}
+				return err
 			}
 
 			known := w.gone == "" // by one of the chains
@@ -48,7 +48,7 @@ Reads CHAIN_ID and DATABASE_URL.
 				return err
 			})
 			if err == nil && !known {
-				return usage{fmt.Errorf("--gone %s: no instance of that name is known; name it as `escrow-relayer status` does", w.gone)}
+				return fmt.Errorf("--gone %s: no instance of that name is known; name it as `escrow-relayer status` does", w.gone)
 			}
 
 			return err

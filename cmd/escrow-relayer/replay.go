@@ -65,7 +65,7 @@ seconds, or when an instance runs again. Configuration as for run; EVENT_NAMES m
 func blocks(from, to int64) error {
 	for flag, block := range map[string]int64{"--from": from, "--to": to} {
 		if block < 0 {
-			return usage{fmt.Errorf("%s %d: a block is 0 or above", flag, block)}
+			return fmt.Errorf("%s %d: a block is 0 or above", flag, block)
 		}
 	}
 
@@ -76,7 +76,7 @@ func blocks(from, to int64) error {
 func (f replayFlags) selection() (s ledger.Selection, err error) {
 	s = f.Selection
 	if !f.ranged && !f.until && f.escrow == "" && s.EventID == "" {
-		return s, usage{fmt.Errorf("say what to replay: --from and --to, --escrow, or --event")}
+		return s, fmt.Errorf("say what to replay: --from and --to, --escrow, or --event")
 	}
 
 	if err := blocks(s.From, s.To); err != nil {
@@ -85,14 +85,14 @@ func (f replayFlags) selection() (s ledger.Selection, err error) {
 
 	switch {
 	case f.until && s.To < s.From:
-		return s, usage{fmt.Errorf("--to %d is below --from %d", s.To, s.From)}
+		return s, fmt.Errorf("--to %d is below --from %d", s.To, s.From)
 	case f.until && s.To == 0: // a Selection without an end
-		return s, usage{errors.New("--to 0: block 0 has no event; leave --to out for all blocks")}
+		return s, errors.New("--to 0: block 0 has no event; leave --to out for all blocks")
 	}
 
 	if f.escrow != "" {
 		if !common.IsHexAddress(f.escrow) {
-			return s, usage{fmt.Errorf("--escrow %q is not an address", f.escrow)}
+			return s, fmt.Errorf("--escrow %q is not an address", f.escrow)
 		}
 
 		s.Escrow = common.HexToAddress(f.escrow)
@@ -116,8 +116,8 @@ func publishesAsFleet(ctx context.Context, cfg *config.Config, db *database.Data
 	own := cfg.Agreed().Stream[name]
 	for i := range f.Instances {
 		if in := &f.Instances[i]; in.Alive && in.Settings.Stream[name] != own {
-			return usage{fmt.Errorf("%s is %q, and on %s it is %q: replay with the fleet's", name, own, in.ID,
-				in.Settings.Stream[name])}
+			return fmt.Errorf("%s is %q, and on %s it is %q: replay with the fleet's", name, own, in.ID,
+				in.Settings.Stream[name])
 		}
 	}
 

@@ -27,7 +27,7 @@ out is registered and caught up from its deployment on, in order; what is stored
 Configuration: CHAIN_ID and DATABASE_URL.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if to < 0 {
-				return usage{errors.New("say to which block: --to BLOCK, 0 or more")}
+				return errors.New("say to which block: --to BLOCK, 0 or more")
 			}
 
 			return askDatabase(cmd, func(ctx context.Context, cfg *config.Config, db *database.Database) error {

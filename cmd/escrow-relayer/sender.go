@@ -37,7 +37,7 @@ func senderAddressCommand() *cobra.Command {
 
 			address, err := sign.AddressOf(text)
 			if err != nil {
-				return usage{err}
+				return err
 			}
 
 			fmt.Fprintln(cmd.OutOrStdout(), address)
@@ -63,11 +63,11 @@ func actOnSender(cmd *cobra.Command, check func() error,
 	text := cmd.Flags().String("sender", "", "address of the account")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if !common.IsHexAddress(*text) {
-			return usage{fmt.Errorf("--sender %q is not an address", *text)}
+			return fmt.Errorf("--sender %q is not an address", *text)
 		}
 
 		if err := check(); err != nil {
-			return usage{err}
+			return err
 		}
 
 		return askDatabase(cmd, func(ctx context.Context, cfg *config.Config, db *database.Database) error {
