@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/common/hexutil"
@@ -22,9 +21,8 @@ import (
 )
 
 func commandCommand() *cobra.Command {
-	cmd := group(&cobra.Command{Use: "command", Short: "Sign and send commands, look at them, and give them up"})
-	cmd.AddCommand(commandSignCommand(), commandSendCommand(), commandShowCommand(), commandListCommand(),
-		commandCancelCommand())
+	cmd := group(&cobra.Command{Use: "command", Short: "Sign a command, look at commands, and give one up"})
+	cmd.AddCommand(commandSignCommand(), commandShowCommand(), commandListCommand(), commandCancelCommand())
 
 	return cmd
 }
@@ -84,45 +82,6 @@ func unsigned(raw []byte) (*command.Signed, error) {
 	}
 
 	return command.Parse(complete)
-}
-
-// sendWithin bounds one request to a relayer.
-const sendWithin = 30 * time.Second
-
-func commandSendCommand() *cobra.Command {
-	var url string
-	cmd := &cobra.Command{
-		Use:   "send --url URL < SIGNED",
-		Short: "Send a signed command from standard input to a relayer, and print its answer",
-		Long:  `Send a signed command from standard input to a relayer that serves POST /commands, and print its answer. Needs no configuration.`,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if url == "" {
-				return errors.New("--url is missing: the address of a relayer, such as https://relayer.example")
-			}
-
-			raw, err := readInput(cmd, command.MaxBytes)
-			if err != nil {
-				return err
-			}
-
-			signed, err := command.Parse(raw)
-			if err != nil {
-				return err
-			}
-
-			ctx, cancel := context.WithTimeout(cmd.Context(), sendWithin)
-			defer cancel()
-			answer, err := (&command.Client{URL: url}).Send(ctx, signed)
-			if err != nil {
-				return unlessInterrupted(cmd.Context(), refusal(err))
-			}
-
-			return json.NewEncoder(cmd.OutOrStdout()).Encode(answer)
-		},
-	}
-	cmd.Flags().StringVar(&url, "url", "", "address of the relayer")
-
-	return cmd
 }
 
 // selectCommand has a command, and every transaction that was signed for it.

@@ -119,8 +119,8 @@ func TestCommandsEndToEnd(t *testing.T) {
 			url = fleet["b"].URL
 		}
 
-		var answer command.Answer
-		require.NoError(t, json.Unmarshal(pipe(t, signed, nil, "command", "send", "--url", url), &answer))
+		answer, err := sent(t, url, signed)
+		require.NoError(t, err)
 		ids = append(ids, answer.CommandID)
 	}
 
@@ -234,16 +234,12 @@ func TestCommandsEndToEnd(t *testing.T) {
 
 	strangerKey, strangerPassword := keyFiles(t, t.TempDir(), testchain.Accounts(98, 1)[0])
 	unsigned := approval(l.Contracts.Factory, sender.Address, l.Contracts.Factory)
-	refused := exec.CommandContext(t.Context(), bin, "command", "send", "--url", survivor.URL)
-	refused.Stdin = bytes.NewReader(pipe(t, unsigned, nil, "command", "sign", "--keystore", strangerKey,
+	_, err = sent(t, survivor.URL, pipe(t, unsigned, nil, "command", "sign", "--keystore", strangerKey,
 		"--password-file", strangerPassword))
-	text, err := refused.CombinedOutput()
-	require.Error(t, err)
-	require.Equal(t, exitNo, refused.ProcessState.ExitCode(), "%s", text)
-	require.Contains(t, string(text), "the relayer refuses the command")
+	require.ErrorContains(t, err, "the relayer refuses the command")
 
 	for _, args := range [][]string{{"command", "show", "0x12"}, {"command", "list", "--limit", "0"}, {"sender", "pause"},
-		{"sender", "adopt-nonce", "--sender", "me"}, {"command", "send"}} {
+		{"sender", "adopt-nonce", "--sender", "me"}} {
 		code, out := call(t, database, args...)
 		require.Equal(t, 2, code, "%v: %s", args, out)
 	}
@@ -292,6 +288,17 @@ func TestSenderAddress(t *testing.T) {
 func approval(factory, sender, escrow common.Address) []byte {
 	return fmt.Appendf(nil, `{"version":1,"chain_id":"1337","factory":%q,"kind":"approve","sender":%q,"escrow":%q,`+
 		`"expires_at":%d,"max_fee":"50000000000000000"}`, factory, sender, escrow, time.Now().Add(time.Hour).Unix())
+}
+
+// sent is a relayer's answer to a signed command.
+func sent(t *testing.T, url string, signed []byte) (command.Answer, error) {
+	t.Helper()
+	c, err := command.Parse(signed)
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+
+	return (&command.Client{URL: url}).Send(ctx, c)
 }
 
 // null is JSON, and no object.

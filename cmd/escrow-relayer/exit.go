@@ -6,7 +6,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/fusion-prime/escrow-relayer/relayer/command"
 	"github.com/fusion-prime/escrow-relayer/relayer/command/send"
 	"github.com/fusion-prime/escrow-relayer/relayer/start"
 )
@@ -28,10 +27,10 @@ type no struct{ error }
 
 func (n no) Unwrap() error { return n.error }
 
-// refusal turns an error that is an answer into the answer no: a relayer that refuses a command, or
-// a sender or command in a state that forbids the operator's request.
+// refusal turns an error that is an answer into the answer no: a sender or command is in a state that forbids the
+// operator's request.
 func refusal(err error) error {
-	if errors.Is(err, send.ErrOperation) || errors.As(err, new(*command.RefusedError)) {
+	if errors.Is(err, send.ErrOperation) {
 		return no{err}
 	}
 
@@ -68,7 +67,6 @@ var meaningOfNo = map[string]string{
 	"doctor":  "something needs a person",
 	"wait":    "the fleet was not whole within --timeout",
 	"migrate": "with --check, a migration is missing",
-	"send":    "the relayer refuses the command",
 	"show":    "there is no such command",
 	"cancel":  "there is no such command that is open",
 	"pause":   "the sender is halted, or was never used",

@@ -17,7 +17,6 @@ import (
 
 	"github.com/fusion-prime/escrow-relayer/internal/lab"
 	"github.com/fusion-prime/escrow-relayer/internal/testpg"
-	"github.com/fusion-prime/escrow-relayer/relayer/command"
 	"github.com/fusion-prime/escrow-relayer/relayer/command/send"
 	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
 	"github.com/fusion-prime/escrow-relayer/relayer/start"
@@ -33,7 +32,6 @@ func TestExitCodes(t *testing.T) {
 		interrupted{context.Canceled}:            exitInterrupted,
 
 		refusal(fmt.Errorf("cancel: %w", send.ErrOperation)):        exitNo,
-		refusal(fmt.Errorf("send: %w", &command.RefusedError{})):    exitNo,
 		refusal(fmt.Errorf("send: %w", errors.New("no such host"))): exitRefused,
 	} {
 		require.Equal(t, want, exitCode(err), err)

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"math/big"
 	"net/http/httptest"
@@ -65,8 +64,8 @@ func TestAKeyElsewhereSendsCommands(t *testing.T) {
 	escrow := common.BytesToAddress(logs[len(logs)-1].Topics[1][:])
 	signed := pipe(t, approval(l.Contracts.Factory, remote.Address, escrow), nil, "command", "sign", "--keystore", key,
 		"--password-file", password)
-	var taken command.Answer
-	require.NoError(t, json.Unmarshal(pipe(t, signed, nil, "command", "send", "--url", p.URL), &taken))
+	taken, err := sent(t, p.URL, signed)
+	require.NoError(t, err)
 	require.Eventually(t, func() bool {
 		require.NoError(t, l.Chain.Mine(t.Context(), 1))
 		var state string
