@@ -17,6 +17,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/election"
 	"github.com/fusion-prime/escrow-relayer/relayer/command/intake"
 	"github.com/fusion-prime/escrow-relayer/relayer/command/send"
+	"github.com/fusion-prime/escrow-relayer/relayer/command/send/evm"
 	"github.com/fusion-prime/escrow-relayer/relayer/command/sign"
 	"github.com/fusion-prime/escrow-relayer/relayer/config"
 	"github.com/fusion-prime/escrow-relayer/relayer/outbox"
@@ -38,7 +39,7 @@ type commands struct {
 	replies  *publish.Metrics
 
 	intake   *intake.Intake
-	signers  []send.Signer // of accounts, in the same order
+	signers  []evm.Signer // of accounts, in the same order
 	client   *pubsub.Client
 	handover publish.Handover // from one publisher of answers to the next
 }
@@ -129,7 +130,7 @@ func (c *commands) close() {
 	}
 }
 
-func openSigner(ctx context.Context, a send.Account) (send.Signer, error) {
+func openSigner(ctx context.Context, a send.Account) (evm.Signer, error) {
 	switch {
 	case a.KMS != "":
 		return sign.OpenKMS(ctx, a.Address, a.KMS)
@@ -251,14 +252,14 @@ const followRetry = 5 * time.Second
 func (c *commands) following(t *tenure) send.Config {
 	return send.Config{
 		DB: t.r.db.Pool, ChainID: t.r.cfg.ChainID, InstanceID: t.r.cfg.InstanceID,
-		Chain: send.NewNodes(t.r.source), Log: t.r.component("follower"), Metrics: c.senders,
+		Chain: evm.NewNodes(t.r.source), Log: t.r.component("follower"), Metrics: c.senders,
 		Valid: t.session.Valid,
 	}
 }
 
 // configs returns the configuration of each sender of a tenure.
 func (c *commands) configs(t *tenure) []send.Config {
-	nodes := send.NewNodes(t.r.source)
+	nodes := evm.NewNodes(t.r.source)
 	configs := make([]send.Config, len(c.accounts))
 	for i, a := range c.accounts {
 		configs[i] = send.Config{

@@ -12,6 +12,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer"
 	"github.com/fusion-prime/escrow-relayer/relayer/chain"
 	"github.com/fusion-prime/escrow-relayer/relayer/command/send"
+	"github.com/fusion-prime/escrow-relayer/relayer/command/send/evm"
 	"github.com/fusion-prime/escrow-relayer/relayer/config"
 	"github.com/fusion-prime/escrow-relayer/relayer/database"
 	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
@@ -179,7 +180,7 @@ func (a *audit) events(ctx context.Context) (int, error) {
 // senders compares every transaction of the senders of commands, and returns how many differ.
 func (a *audit) senders(ctx context.Context) (int, error) {
 	count := map[string]int{}
-	done, err := send.Audit(ctx, a.db.Pool, a.cfg.ChainID, send.NewNodes(a.src), func(f send.Finding) error {
+	done, err := send.Audit(ctx, a.db.Pool, a.cfg.ChainID, evm.NewNodes(a.src), func(f send.Finding) error {
 		count[f.Kind]++
 		fmt.Fprintf(a.cmd.OutOrStdout(), "%-10s sender %s nonce %d command %s: %s\n", f.Kind, f.Sender, f.Nonce, f.Command,
 			f.Why)

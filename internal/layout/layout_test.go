@@ -39,6 +39,7 @@ var rules = []struct {
 	{"relayer/publish/pubsub", "relayer/publish", "the client knows nothing of what is published"},
 	{"relayer/publish/pubsub", "relayer/outbox", "the client knows nothing of what is published"},
 	{"relayer/outbox", "relayer/publish", "the outbox knows its rows, not who sends them"},
+	{"relayer/command/send/evm", "relayer/command/send", "what is asked of the nodes knows no sender"},
 	{"relayer/ledger", "relayer/watch", "the ledger commits what it is given"},
 	{"internal/testfleet", "relayer", "what a test reads was not written by the code under test"},
 	{"internal/lab", "internal/testfleet", "rows that are written by hand are for tests; a lab runs real relayers"},

@@ -13,6 +13,7 @@ import (
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/common/hexutil"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/command"
 )
@@ -35,38 +36,35 @@ type result struct {
 
 // Handler serves POST /commands and GET /commands/{id}.
 func (i *Intake) Handler() http.Handler {
-	posts, gets := make(places, maxAtOnce), make(places, maxAtOnce)
+	posts, gets := semaphore.NewWeighted(maxAtOnce), semaphore.NewWeighted(maxAtOnce)
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /commands", func(w http.ResponseWriter, r *http.Request) {
 		readBody(w, r, command.MaxBytes, func(body []byte) {
-			posts.serve(w, "too many requests at once; send up to 100 commands in one", func() { i.post(w, r, body) })
+			serve(posts, w, "too many requests at once; send up to 100 commands in one", func() { i.post(w, r, body) })
 		})
 	})
 	mux.HandleFunc("POST /commands/{id}/cancel", func(w http.ResponseWriter, r *http.Request) {
 		readBody(w, r, maxCancellation, func(body []byte) {
-			posts.serve(w, "too many requests at once", func() { i.cancel(w, r, body) })
+			serve(posts, w, "too many requests at once", func() { i.cancel(w, r, body) })
 		})
 	})
 	mux.HandleFunc("GET /commands/{id}", func(w http.ResponseWriter, r *http.Request) {
-		gets.serve(w, "too many requests at once", func() { i.get(w, r) })
+		serve(gets, w, "too many requests at once", func() { i.get(w, r) })
 	})
 
 	return mux
 }
 
-// places bound how many requests wait for the database.
-type places chan struct{}
-
-// serve calls f in a place, or says at once that none is free.
-func (p places) serve(w http.ResponseWriter, none string, f func()) {
-	select {
-	case p <- struct{}{}:
-		defer func() { <-p }()
-		f()
-	default:
+// serve calls f in one of the places for requests that wait for the database, or says at once that none is free.
+func serve(places *semaphore.Weighted, w http.ResponseWriter, none string, f func()) {
+	if !places.TryAcquire(1) {
 		w.Header().Set("Retry-After", "1")
 		writeProblem(w, problem{Status: http.StatusTooManyRequests, Detail: none})
+		return
 	}
+	defer places.Release(1)
+
+	f()
 }
 
 // readBody calls f with what was posted, or answers why it is not taken. It comes before a place is taken, so one that

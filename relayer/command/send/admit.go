@@ -12,6 +12,7 @@ import (
 
 	"github.com/fusion-prime/escrow-relayer/registry"
 	"github.com/fusion-prime/escrow-relayer/relayer/command"
+	"github.com/fusion-prime/escrow-relayer/relayer/command/send/evm"
 )
 
 // lookAhead is how many waiting commands are looked at beyond those that there is room for: some of
@@ -20,74 +21,68 @@ const lookAhead = 16
 
 // admit takes waiting commands while there is room: what is done already or impossible is
 // answered, what cannot be sent yet is held, the others are signed, get their nonces and are sent.
-func (r *round) admit(ctx context.Context) error {
-	room := r.room()
-	var all []*waiting
-	var err error
-	if room > 0 {
-		all, err = r.store.waiting(ctx, room+lookAhead)
-	}
-
-	if err != nil || len(all) == 0 {
-		return err
-	}
-
-	// A nonce is given only after a look at what the nodes know of the account now: the next round's.
-	if r.looked != r.view {
-		r.pause = minPause
+func (s *sender) admit(ctx context.Context) error {
+	room := s.room()
+	if room == 0 {
 		return nil
 	}
 
-	t, err := r.triage(ctx, all, room)
+	// A nonce is given only after a look at what the nodes know of the account now: the next round's.
+	all, err := s.store.waiting(ctx, room+lookAhead)
+	if err != nil || len(all) == 0 || s.looked != s.view {
+		return err
+	}
+
+	t, err := s.triage(ctx, all, room)
 	if err != nil {
 		return err
 	}
 
-	if _, err := r.end(ctx, t.endings, r.generation); err != nil {
+	if _, err := s.end(ctx, t.endings); err != nil {
 		return err
 	}
 
-	fresh := r.signAll(ctx, t)
-	if err := r.store.hold(ctx, t.holds); err != nil {
+	fresh := s.signAll(ctx, t)
+	if err := s.store.hold(ctx, t.holds); err != nil {
 		return err
 	}
 
-	stored, err := r.store.launch(ctx, fresh, r.head, r.cfg.Limits, r.seen)
+	stored, err := s.store.launch(ctx, fresh, s.head, s.cfg.Limits, s.seen)
 	if err != nil {
 		return err
 	}
 
-	r.idle = r.idle && len(stored) == 0
-	if len(all) == room+lookAhead || len(stored) < len(fresh) { // there may be more to do at once
-		r.pause = minPause
+	for _, x := range stored {
+		x.f.Attempts = []attempt{x.attempt}
+		s.flights = append(s.flights, x.f)
 	}
 
-	r.broadcast(ctx, stored)
+	s.broadcast(ctx, stored)
 
 	return nil
 }
 
 // signAll signs what was picked for the nonces that are next. From the first signature that fails on the commands wait.
-func (r *round) signAll(ctx context.Context, t *triage) (fresh []signed) {
+func (s *sender) signAll(ctx context.Context, t *triage) (fresh []signed) {
 	for _, p := range t.picks {
-		if r.signs {
-			f := &flight{request: p.request, Nonce: *r.account.NextNonce + uint64(len(fresh)), Gas: p.gas}
-			if x, err := r.sign(ctx, f, p.call, p.gas, p.fee); err == nil {
+		if s.signs {
+			f := &flight{request: p.w.request, Nonce: *s.account.NextNonce + uint64(len(fresh)), Gas: p.gas}
+			if x, err := s.sign(ctx, f, p.call, p.gas, p.fee); err == nil {
 				fresh = append(fresh, x)
 				continue
 			}
 		}
 
-		t.hold(p.waiting, command.CodeSigner, "the signer of the sender's account does not sign now")
+		t.hold(p.w, command.CodeSigner, "the signer of the sender's account does not sign now")
 	}
 
 	return fresh
 }
 
 // exposure is what the newest attempt may take out of the account.
-func (r *round) exposure(f *flight) *big.Int {
+func (f *flight) exposure() *big.Int {
 	newest := f.newest()
-	sum := newest.fee().worst(newest.Gas)
+	sum := newest.fee().Worst(newest.Gas)
 	if newest.Purpose == purposeCall {
 		sum.Add(sum, f.Value.Int)
 	}
@@ -97,17 +92,19 @@ func (r *round) exposure(f *flight) *big.Int {
 
 // pick is a command that may get the next nonce, and the transaction that it asks for.
 type pick struct {
-	*waiting
-	call Call
+	w    *waiting
+	call evm.Call
 	gas  uint64
-	fee  price
+	fee  evm.Price
 }
 
 // triage sorts waiting commands by what is to be done with them.
 type triage struct {
-	*tenure
-	fees Fees
-	room int
+	cfg     *Config
+	address common.Address
+	target  evm.Block
+	fees    evm.Fees
+	room    int
 
 	// What has been decided so far: one goroutine fills all of it.
 	funds             *big.Int // what the account has beyond what is under way and picked
@@ -118,20 +115,20 @@ type triage struct {
 }
 
 // triage sorts commands by what the database, and then the chain, say of them.
-func (r *round) triage(ctx context.Context, all []*waiting, room int) (*triage, error) {
-	fees, err := r.cfg.Chain.Fees(ctx)
+func (s *sender) triage(ctx context.Context, all []*waiting, room int) (*triage, error) {
+	fees, err := s.cfg.Chain.Fees(ctx)
 	if err != nil {
 		return nil, err
 	}
 
-	t := &triage{tenure: r.tenure, fees: fees, room: room,
-		funds:    new(big.Int).Set(r.seen.Balance),
-		dayFees:  new(big.Int).Sub(r.cfg.Limits.DayFees, r.account.SpentFees.Int),
-		dayValue: new(big.Int).Sub(r.cfg.Limits.DayValue, r.account.SpentValue.Int),
+	t := &triage{cfg: &s.cfg, address: s.address, target: s.target, fees: fees, room: room,
+		funds:    new(big.Int).Set(s.seen.Balance),
+		dayFees:  new(big.Int).Sub(s.cfg.Limits.DayFees, s.account.SpentFees.Int),
+		dayValue: new(big.Int).Sub(s.cfg.Limits.DayValue, s.account.SpentValue.Int),
 	}
-	for _, f := range r.flights {
-		if r.open(f) { // what is mined has left the balance
-			t.funds.Sub(t.funds, r.exposure(f))
+	for _, f := range s.flights {
+		if s.open(f) { // what is mined has left the balance
+			t.funds.Sub(t.funds, f.exposure())
 		}
 	}
 
@@ -141,9 +138,9 @@ func (r *round) triage(ctx context.Context, all []*waiting, room int) (*triage, 
 // sort asks the database first, and the chain for the rest.
 func (t *triage) sort(ctx context.Context, all []*waiting) error {
 	var try []*waiting
-	var calls []Call
+	var calls []evm.Call
 	for _, w := range all {
-		message, refused := t.permit(&w.request)
+		message, refused := t.cfg.permit(t.address, &w.request)
 		if refused != nil {
 			t.refuse(w, refused.code, refused.detail)
 			continue
@@ -159,8 +156,7 @@ func (t *triage) sort(ctx context.Context, all []*waiting) error {
 		}
 
 		if w.Winner != "" {
-			t.answer(command.Answer{CommandID: w.CommandID, State: command.Refused, Code: command.CodeConflict,
-				Detail: "another command was first", Winner: w.Winner})
+			t.refuse(w, command.CodeConflict, "another command was first").Winner = w.Winner
 			continue
 		}
 
@@ -174,12 +170,12 @@ func (t *triage) sort(ctx context.Context, all []*waiting) error {
 			continue
 		}
 
-		c, err := call(&message.Command)
+		c, err := evm.CallOf(&message.Command)
 		if err != nil {
 			return fmt.Errorf("encode the call of command %s: %w", w.CommandID, err)
 		}
 
-		fee := t.fees.first()
+		fee := t.fees.First()
 		c.Cap, c.Tip = fee.Cap, fee.Tip
 		if len(try) < t.room+lookAhead/2 {
 			try, calls = append(try, w), append(calls, c)
@@ -203,18 +199,18 @@ func (t *triage) sort(ctx context.Context, all []*waiting) error {
 }
 
 // refuse ends a command that can never take effect.
-func (t *triage) refuse(w *waiting, code, detail string) {
-	t.answer(command.Answer{CommandID: w.CommandID, State: command.Refused, Code: code, Detail: detail})
+func (t *triage) refuse(w *waiting, code, detail string) *ending {
+	t.endings = append(t.endings, ending{Answer: command.Answer{CommandID: w.CommandID, State: command.Refused,
+		Code: code, Detail: detail}})
+
+	return &t.endings[len(t.endings)-1]
 }
 
 // refuseAt is refuse for what the contracts say at the target.
 func (t *triage) refuseAt(w *waiting, code, detail string) {
-	t.answer(command.Answer{CommandID: w.CommandID, State: command.Refused, Code: code, Detail: detail,
-		Block: int64(t.target.Number), BlockHash: t.target.Hash.Hex()})
+	e := t.refuse(w, code, detail)
+	e.Block, e.BlockHash = int64(t.target.Number), t.target.Hash.Hex()
 }
-
-// answer ends a command without an event.
-func (t *triage) answer(a command.Answer) { t.endings = append(t.endings, ending{Answer: a}) }
 
 // known decides what the events that are stored decide.
 func (t *triage) known(w *waiting, args *command.CreateArgs) bool {
@@ -262,7 +258,7 @@ func (t *triage) known(w *waiting, args *command.CreateArgs) bool {
 // tried decides what a simulation decides. One node's word ends no command, nor keeps it for ever: where another one
 // says that it does not fail it waits, since either may be behind, and goes by that one once they have differed for
 // some looks; those that say nothing are waited for as long.
-func (t *triage) tried(w *waiting, c Call, r Simulation) {
+func (t *triage) tried(w *waiting, c evm.Call, r evm.Simulation) {
 	if r.Otherwise != nil {
 		if w.Code != command.CodeDisputed || w.Holds < patience {
 			t.hold(w, command.CodeDisputed, "the endpoints differ about what its call does: one says that it fails")
@@ -282,8 +278,8 @@ func (t *triage) tried(w *waiting, c Call, r Simulation) {
 	case r.Reverts != nil:
 		t.reverts(w, r)
 		return
-	case r.Gas > maxGas:
-		r.Reverts = &Revert{Reason: fmt.Sprintf("it needs %d gas, and a transaction may have %d", r.Gas, maxGas)}
+	case r.Gas > evm.MaxGas:
+		r.Reverts = &evm.Revert{Reason: fmt.Sprintf("it needs %d gas, and a transaction may have %d", r.Gas, evm.MaxGas)}
 		t.reverts(w, r)
 		return
 	case elsewhere && len(r.Output) == 0:
@@ -298,14 +294,14 @@ func (t *triage) tried(w *waiting, c Call, r Simulation) {
 	}
 
 	// What the chain asks for now has to fit; beyond that the first offer is as high as it may be.
-	gas, budget := gasLimit(w.Kind, r.Gas), t.budget(w.MaxFee.Int)
-	fee, least := t.fees.first().within(gas, budget), t.fees.least().worst(gas)
-	worst := fee.worst(gas)
+	gas, budget := gasLimit(w.Kind, r.Gas), t.cfg.Limits.budget(w.MaxFee.Int)
+	fee, least := t.fees.First().Within(gas, budget), t.fees.Least().Worst(gas)
+	worst := fee.Worst(gas)
 	need := new(big.Int).Add(worst, w.Value.Int)
 	switch {
 	case least.Cmp(budget) > 0:
 		t.hold(w, command.CodeUnderpriced, fmt.Sprintf("the chain asks for %s wei now, %d gas at %s wei each, and %s is the "+
-			"most that may be paid", least, gas, t.fees.least().Cap, budget))
+			"most that may be paid", least, gas, t.fees.Least().Cap, budget))
 	case need.Cmp(t.funds) > 0:
 		t.hold(w, command.CodeBalance, fmt.Sprintf("the sender's account lacks up to %s wei",
 			new(big.Int).Sub(need, t.funds)))
@@ -315,16 +311,16 @@ func (t *triage) tried(w *waiting, c Call, r Simulation) {
 		t.funds.Sub(t.funds, need)
 		t.dayFees.Sub(t.dayFees, worst)
 		t.dayValue.Sub(t.dayValue, w.Value.Int)
-		t.picks = append(t.picks, pick{waiting: w, call: c, gas: gas, fee: fee})
+		t.picks = append(t.picks, pick{w: w, call: c, gas: gas, fee: fee})
 	}
 }
 
 // reverts decides on a command with a call that fails. A keeper's ends at once, for the pause of selectDue: its answer
 // is of use to no requester, and a payee that refuses ether must hold neither the escrow nor the keeper's budget. It
 // waits where the account cannot pay: at the head a node tries it for its price, and says that in words of its own.
-func (t *triage) reverts(w *waiting, r Simulation) {
+func (t *triage) reverts(w *waiting, r evm.Simulation) {
 	reason := storable(r.Reverts.Reason, maxReason)
-	poor := r.AtHead && t.funds.Cmp(t.fees.first().worst(gasLimit(command.Release, 64_000))) < 0 // about its estimate
+	poor := r.AtHead && t.funds.Cmp(t.fees.First().Worst(gasLimit(command.Release, 64_000))) < 0 // about its estimate
 	switch {
 	case w.Requester == KeeperName && !poor:
 		t.refuse(w, command.CodeReverts, reason)
@@ -335,15 +331,12 @@ func (t *triage) reverts(w *waiting, r Simulation) {
 	}
 }
 
-// maxGas is what one transaction may have (EIP-7825).
-const maxGas = 1 << 24
-
 // gasLimit leaves room above an estimate: the last approval also releases if the time has come
 // meanwhile, and a payee's contract may do more then.
 func gasLimit(kind command.Kind, estimate uint64) uint64 {
 	extra := map[command.Kind]uint64{command.Approve: 150_000, command.Release: 50_000, command.Refund: 50_000,
 		command.Create: 100_000}[kind]
-	return min(estimate+estimate/4+extra, maxGas)
+	return min(estimate+estimate/4+extra, evm.MaxGas)
 }
 
 // Pauses between two looks at a command that has to wait: they double from HoldFor.
@@ -366,4 +359,15 @@ func (t *triage) hold(w *waiting, code, detail string) {
 func (t *triage) holdUntil(w *waiting, at, now time.Time, detail string) {
 	t.holds = append(t.holds, hold{w.CommandID, command.CodeNotYet, detail,
 		min(max(at.Sub(now), time.Second), maxPauseKnown)})
+}
+
+// maxReason bounds, in bytes, what a contract can put into our database.
+const maxReason = 200
+
+// storable makes words of a node or a contract fit for a column of text: at most so many bytes, and neither
+// a zero byte nor what is not UTF-8, which Postgres refuses.
+func storable(words string, most int) string {
+	words = strings.ReplaceAll(words[:min(len(words), most)], "\x00", "?")
+
+	return strings.ToValidUTF8(words, "?")
 }

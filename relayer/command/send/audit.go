@@ -11,6 +11,7 @@ import (
 
 	"github.com/fusion-prime/escrow-relayer/registry"
 	"github.com/fusion-prime/escrow-relayer/relayer/command"
+	"github.com/fusion-prime/escrow-relayer/relayer/command/send/evm"
 )
 
 // Finding is a nonce of a sender on which chain and database differ.
@@ -68,7 +69,7 @@ func Audit(ctx context.Context, db *pgxpool.Pool, chainID int64, chain Chain,
 				s.Address, view.Target)
 		}
 
-		a := auditor{db: db, chainID: chainID, chain: chain, sender: s, target: Block{Number: view.Target}, each: each}
+		a := auditor{db: db, chainID: chainID, chain: chain, sender: s, target: evm.Block{Number: view.Target}, each: each}
 		for from := s.First; from < max(look.Final, s.Next); from += auditPage {
 			if err := a.page(ctx, from, min(from+auditPage, max(look.Final, s.Next)), look.Final); err != nil {
 				return done, err
@@ -101,7 +102,7 @@ type auditor struct {
 	chainID  int64
 	chain    Chain
 	sender   auditedSender
-	target   Block
+	target   evm.Block
 	each     func(Finding) error
 	commands int
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/internal/testchain"
 	"github.com/fusion-prime/escrow-relayer/relayer/command"
 	"github.com/fusion-prime/escrow-relayer/relayer/command/send"
+	"github.com/fusion-prime/escrow-relayer/relayer/command/send/evm"
 )
 
 // delegate has the payer send an authorization of the sender's key (EIP-7702): it uses one nonce of the sender, without
@@ -117,7 +118,7 @@ func TestOneEndpointUsesNoNonce(t *testing.T) {
 			}
 
 			node, source := w.faulty(honest.HTTP())
-			deaf := &deafChain{Nodes: send.NewNodes(source)}
+			deaf := &deafChain{Nodes: evm.NewNodes(source)}
 			w.start(func(c *send.Config) { c.Chain = deaf })
 			id := w.accept(w.command(command.Approve, w.escrow(1, 0), nil))
 			w.await(id, true, command.Sent)

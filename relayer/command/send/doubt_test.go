@@ -13,6 +13,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/internal/testchain/contracts"
 	"github.com/fusion-prime/escrow-relayer/relayer/command"
 	"github.com/fusion-prime/escrow-relayer/relayer/command/send"
+	"github.com/fusion-prime/escrow-relayer/relayer/command/send/evm"
 )
 
 // another is a node that tries something else than what it is asked to.
@@ -29,7 +30,7 @@ func (w *world) another(asked, tried string) (url string, hits *atomic.Int64) {
 
 // impatient has the looks of a sender follow each other fast.
 func (w *world) impatient(urls ...string) {
-	w.nodes = send.NewNodes(w.follow(urls...))
+	w.nodes = evm.NewNodes(w.follow(urls...))
 	w.start(func(c *send.Config) {
 		c.HoldFor = time.Millisecond
 		c.Keeper = &send.Keeper{MinAmount: big.NewInt(7), MaxFee: big.NewInt(1e16), DayFees: big.NewInt(1e17),
@@ -124,7 +125,7 @@ func TestWhatIsDownIsNotAsked(t *testing.T) {
 	down.Store(true)
 	require.Eventually(t, func() bool { return !source.Endpoints()[1].Up }, patience, 10*time.Millisecond)
 	asked := &countingCaller{Caller: source, items: map[string]int{}}
-	w.start(func(c *send.Config) { c.Chain, c.HoldFor = send.NewNodes(asked), time.Millisecond })
+	w.start(func(c *send.Config) { c.Chain, c.HoldFor = evm.NewNodes(asked), time.Millisecond })
 	w.await(w.accept(w.command(command.Refund, w.escrow(1, 0), nil)), true, command.Refused)
 	items, _ := asked.counted()
 	require.GreaterOrEqual(t, items["eth_call"], 10)

@@ -30,6 +30,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/command"
 	"github.com/fusion-prime/escrow-relayer/relayer/command/intake"
 	"github.com/fusion-prime/escrow-relayer/relayer/command/send"
+	"github.com/fusion-prime/escrow-relayer/relayer/command/send/evm"
 	"github.com/fusion-prime/escrow-relayer/relayer/command/sign"
 )
 
@@ -52,7 +53,7 @@ type world struct {
 	contracts testchain.Deployment
 	db        *pgxpool.Pool
 	source    *chain.Source
-	nodes     *send.Nodes
+	nodes     *evm.Nodes
 	policy    *intake.Policy
 	intake    *intake.Intake
 	salt      int64
@@ -105,7 +106,7 @@ func newWorldWithout(t *testing.T, node testchain.Node) *world {
 	t.Cleanup(w.rpc.Close)
 
 	w.source = w.follow(node.HTTP())
-	w.nodes = send.NewNodes(w.source)
+	w.nodes = evm.NewNodes(w.source)
 
 	return w
 }
@@ -133,7 +134,7 @@ func newFaultyWorld(t *testing.T, beside bool) (*world, *faults.Node) {
 	}
 
 	node, source := w.faulty(others...)
-	w.nodes = send.NewNodes(source)
+	w.nodes = evm.NewNodes(source)
 
 	return w, node
 }
@@ -303,8 +304,6 @@ func (w *world) start(change func(*send.Config)) (stop func()) {
 		change(&cfg)
 	}
 
-	s := send.New(cfg)
-
 	return w.run(func(ctx context.Context) error {
 		go func() {
 			ticker := time.NewTicker(cfg.LookEvery)
@@ -315,7 +314,7 @@ func (w *world) start(change func(*send.Config)) (stop func()) {
 			}
 		}()
 
-		return s.Run(ctx, make(chan struct{}))
+		return send.Run(ctx, cfg, make(chan struct{}))
 	})
 }
 

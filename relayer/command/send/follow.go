@@ -18,6 +18,9 @@ import (
 // followEvery is the pause between two looks at what needs no key.
 const followEvery = 2 * time.Second
 
+// followAtOnce is how many senders are followed at the same time.
+const followAtOnce = 16
+
 // Follow does what needs no key, until ctx ends: it answers what expired or was cancelled before anything was signed
 // for it, whichever sender it is of; and it follows what was sent for senders that no instance owns: it answers what is
 // final, takes back what a reorganisation took back, and broadcasts recorded bytes again. It signs nothing and gives
@@ -25,6 +28,7 @@ const followEvery = 2 * time.Second
 //
 // Its writes name the epoch of the last owner, so the next one fences them. Of cfg it uses what is not a sender's.
 func Follow(ctx context.Context, cfg Config, every time.Duration) {
+	cfg.Signer, cfg.Keeper, cfg.Limits = nil, nil, Limits{}
 	cfg.setDefaults()
 	f := follower{cfg: cfg}
 	var both sync.WaitGroup // what is over is answered whatever the nodes do
@@ -52,7 +56,7 @@ func (f *follower) each(ctx context.Context, every time.Duration, look func(cont
 
 type follower struct {
 	cfg  Config
-	free map[common.Address]*tenure // senders that nobody owned at the last look
+	free map[common.Address]*sender // senders that nobody owned at the last look
 }
 
 func (f *follower) dismiss(ctx context.Context) error {
@@ -62,7 +66,7 @@ func (f *follower) dismiss(ctx context.Context) error {
 			return err
 		}
 
-		(&Sender{cfg: f.cfg, log: f.cfg.Log}).tell(ctx, answers)
+		f.cfg.tell(ctx, answers)
 	}
 }
 
@@ -76,20 +80,20 @@ func (f *follower) follow(ctx context.Context) error {
 	}
 
 	var work errgroup.Group // each says for itself what fails
-	work.SetLimit(requestsAtOnce)
+	work.SetLimit(followAtOnce)
 	before := f.free
-	f.free = make(map[common.Address]*tenure, len(now))
+	f.free = make(map[common.Address]*sender, len(now))
 	for _, u := range now {
-		t := before[u.Address]
-		if t == nil || t.store.epoch != u.Epoch {
-			f.free[u.Address] = f.tenure(u)
+		s := before[u.Address]
+		if s == nil || s.store.epoch != u.Epoch {
+			f.free[u.Address] = f.sender(u)
 			continue
 		}
 
-		f.free[u.Address] = t
+		f.free[u.Address] = s
 		work.Go(func() error {
-			if _, err := t.work(ctx); err != nil && !errors.Is(err, ErrFenced) {
-				t.fails(ctx, err)
+			if _, err := s.round(ctx); err != nil && !errors.Is(err, ErrFenced) {
+				s.fails(ctx, err)
 			}
 
 			return nil
@@ -99,12 +103,13 @@ func (f *follower) follow(ctx context.Context) error {
 	return work.Wait()
 }
 
-// tenure is that of nobody: without a signer, under the epoch of the last owner.
-func (f *follower) tenure(u unowned) *tenure {
-	cfg, sender := f.cfg, registry.Text(u.Address)
-	cfg.Name, cfg.Signer, cfg.Keeper = sender, nil, nil
+// sender is one of nobody: without a signer, under the epoch of the last owner.
+func (f *follower) sender(u unowned) *sender {
+	cfg, name := f.cfg, registry.Text(u.Address)
+	cfg.Name = name
+	cfg.Log = cfg.Log.With(slog.String("sender", name))
 
-	return newTenure(newSender(cfg, u.Address), &store{cfg.DB, cfg.ChainID, sender, u.Epoch})
+	return newSender(cfg, u.Address, &store{cfg.DB, cfg.ChainID, name, u.Epoch})
 }
 
 // unowned is a sender without an owner, under the epoch of its last owner.

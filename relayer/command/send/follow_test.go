@@ -12,6 +12,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/internal/testchain"
 	"github.com/fusion-prime/escrow-relayer/relayer/command"
 	"github.com/fusion-prime/escrow-relayer/relayer/command/send"
+	"github.com/fusion-prime/escrow-relayer/relayer/command/send/evm"
 )
 
 // unowned runs what follows senders that nobody owns, without any key.
@@ -45,16 +46,16 @@ func TestAnsweredWithoutTheKey(t *testing.T) {
 
 // hungChain has an account that no node tells of.
 type hungChain struct {
-	*send.Nodes
+	*evm.Nodes
 	asked chan struct{}
 	once  sync.Once
 }
 
-func (c *hungChain) Look(ctx context.Context, _ common.Address, _ uint64, _ bool) (send.Look, error) {
+func (c *hungChain) Look(ctx context.Context, _ common.Address, _ uint64, _ bool) (evm.Look, error) {
 	c.once.Do(func() { close(c.asked) })
 	<-ctx.Done()
 
-	return send.Look{}, ctx.Err()
+	return evm.Look{}, ctx.Err()
 }
 
 // C4: what is over before it had a nonce is answered, whatever the nodes do.

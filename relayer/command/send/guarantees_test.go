@@ -14,6 +14,7 @@ import (
 
 	"github.com/fusion-prime/escrow-relayer/relayer/command"
 	"github.com/fusion-prime/escrow-relayer/relayer/command/send"
+	"github.com/fusion-prime/escrow-relayer/relayer/command/send/evm"
 	"github.com/fusion-prime/escrow-relayer/relayer/command/sign"
 )
 
@@ -81,7 +82,7 @@ func TestNothingUnrecordedLeaves(t *testing.T) {
 
 // hookedSigner calls before with the number of each signature, just before it makes it.
 type hookedSigner struct {
-	send.Signer
+	evm.Signer
 	signed atomic.Int64
 	before func(ctx context.Context, n int64)
 }
@@ -110,7 +111,7 @@ func TestNoCallAfterAVoid(t *testing.T) {
 
 // gapChain counts what is broadcast at a nonce below which there is one for which nothing is recorded.
 type gapChain struct {
-	*send.Nodes
+	*evm.Nodes
 	w    *world
 	gaps atomic.Int64
 }
@@ -186,7 +187,7 @@ func TestASilentSignerIsAskedOncePerRound(t *testing.T) {
 
 // failingSigner has no signature until it is mended, and counts how often it was asked for one.
 type failingSigner struct {
-	send.Signer
+	evm.Signer
 	failed atomic.Int64
 	mended atomic.Bool
 }
@@ -202,7 +203,7 @@ func (s *failingSigner) Sign(ctx context.Context, payload []byte) ([65]byte, err
 }
 
 type countingSigner struct {
-	send.Signer
+	evm.Signer
 	signed atomic.Int64
 }
 
@@ -249,12 +250,12 @@ func TestExpiredWhileItIsSigned(t *testing.T) {
 
 // lateChain lets something happen, once, when a command was tried with success and has no nonce yet.
 type lateChain struct {
-	*send.Nodes
+	*evm.Nodes
 	happen   func(context.Context) error
 	happened atomic.Bool
 }
 
-func (c *lateChain) Simulate(ctx context.Context, target send.Block, calls []send.Call) ([]send.Simulation, error) {
+func (c *lateChain) Simulate(ctx context.Context, target evm.Block, calls []evm.Call) ([]evm.Simulation, error) {
 	tried, err := c.Nodes.Simulate(ctx, target, calls)
 	if err == nil && tried[0].Reverts == nil && c.happened.CompareAndSwap(false, true) {
 		err = c.happen(ctx)

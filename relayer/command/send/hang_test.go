@@ -10,6 +10,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/internal/faults"
 	"github.com/fusion-prime/escrow-relayer/relayer/command"
 	"github.com/fusion-prime/escrow-relayer/relayer/command/send"
+	"github.com/fusion-prime/escrow-relayer/relayer/command/send/evm"
 )
 
 // An endpoint that hangs holds up nobody: a broadcast is over when one has taken the transaction or refused it, before
@@ -30,7 +31,7 @@ func TestAHangingEndpointDelaysNoBroadcast(t *testing.T) {
 				hanging, source := w.faulty(other.HTTP())
 				hanging.Inject(faults.Fault{Mode: faults.SendHangs})
 				require.Eventually(t, func() bool { return source.View().Ready }, patience, patience/1000)
-				_ = send.NewNodes(source).Broadcast(t.Context(), [][]byte{w.raw(0, 21000, big.NewInt(5e11))})
+				_ = evm.NewNodes(source).Broadcast(t.Context(), [][]byte{w.raw(0, 21000, big.NewInt(5e11))})
 				inTime = inTime || source.Endpoints()[0].LastError == ""
 			}
 
@@ -46,7 +47,7 @@ func TestWhatIsRefusedBesideAHangingEndpointIsSentAgain(t *testing.T) {
 	refusal := other.Inject(faults.Fault{Mode: faults.SendRefused, Words: "no room here"})
 	hanging, source := w.faulty(other.HTTP())
 	hanging.Inject(faults.Fault{Mode: faults.SendHangs})
-	w.start(func(c *send.Config) { c.Chain, c.ResendEvery = send.NewNodes(source), 100*time.Millisecond })
+	w.start(func(c *send.Config) { c.Chain, c.ResendEvery = evm.NewNodes(source), 100*time.Millisecond })
 	id := w.accept(w.command(command.Approve, w.escrow(1, 0), nil))
 	require.Eventually(t, func() bool { return refusal.Hits() >= 3 }, patience, 10*time.Millisecond)
 	refusal.Remove()

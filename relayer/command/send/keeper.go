@@ -108,27 +108,28 @@ const insertKept = `
 // keeperPatience is how long one command of the keeper may take.
 const keeperPatience = 24 * time.Hour
 
-// propose makes commands for what is due at the target, under the sender's epoch, within the day's budget.
-func (k *Keeper) propose(ctx context.Context, t *tenure) error {
-	if time.Since(k.looked) < cmp.Or(k.Every, time.Minute) {
+// propose makes commands for what is due at the target, under the sender's epoch, within the day's budget. Without a
+// keeper there is nothing to propose.
+func (k *Keeper) propose(ctx context.Context, s *sender) error {
+	if k == nil || time.Since(k.looked) < cmp.Or(k.Every, time.Minute) {
 		return nil
 	}
 
 	k.looked = time.Now()
 	made := 0
-	err := t.store.write(ctx, "make the keeper's commands", func(ctx context.Context, tx pgx.Tx, a *account) error {
+	err := s.store.write(ctx, "make the keeper's commands", func(ctx context.Context, tx pgx.Tx, a *account) error {
 		made = 0
 		if a.State != "active" {
 			return nil
 		}
 
-		limit, err := k.room(ctx, tx, t.store)
+		limit, err := k.room(ctx, tx, s.store)
 		if err != nil || limit <= 0 {
 			return err
 		}
 
-		rows, _ := tx.Query(ctx, selectDue, t.store.args(pgx.StrictNamedArgs{
-			"now": t.target.Time, "min": wei{k.MinAmount}, "limit": limit,
+		rows, _ := tx.Query(ctx, selectDue, s.store.args(pgx.StrictNamedArgs{
+			"now": s.target.Time, "min": wei{k.MinAmount}, "limit": limit,
 			"payers": column.Of(k.Payers, func(p *common.Address) string { return registry.Text(*p) }),
 		}))
 		due, err := pgx.CollectRows(rows, pgx.RowToStructByName[dueEscrow])
@@ -137,7 +138,7 @@ func (k *Keeper) propose(ctx context.Context, t *tenure) error {
 		}
 
 		for _, d := range due {
-			if err := k.insert(ctx, tx, t, d, a.Now); err != nil {
+			if err := k.insert(ctx, tx, s, d, a.Now); err != nil {
 				return err
 			}
 		}
@@ -147,7 +148,7 @@ func (k *Keeper) propose(ctx context.Context, t *tenure) error {
 		return nil
 	})
 	if err == nil && made > 0 {
-		t.log.InfoContext(ctx, "keeper found escrows that are due", slog.Int("escrows", made))
+		s.cfg.Log.InfoContext(ctx, "keeper found escrows that are due", slog.Int("escrows", made))
 	}
 
 	return err
@@ -171,12 +172,11 @@ func (k *Keeper) room(ctx context.Context, tx pgx.Tx, s *store) (int, error) {
 	return limit, nil
 }
 
-func (k *Keeper) insert(ctx context.Context, tx pgx.Tx, t *tenure, d dueEscrow, now time.Time) error {
+func (k *Keeper) insert(ctx context.Context, tx pgx.Tx, s *sender, d dueEscrow, now time.Time) error {
 	expires := now.Add(keeperPatience)
 	c := command.Signed{Command: command.Command{
-		ChainID: uint64(t.cfg.ChainID), Factory: common.HexToAddress(d.Factory), Kind: command.Release,
-		Sender: t.address,
-		Escrow: common.HexToAddress(d.Escrow), ExpiresAt: uint64(expires.Unix()), MaxFee: k.MaxFee,
+		ChainID: uint64(s.cfg.ChainID), Factory: common.HexToAddress(d.Factory), Kind: command.Release,
+		Sender: s.address, Escrow: common.HexToAddress(d.Escrow), ExpiresAt: uint64(expires.Unix()), MaxFee: k.MaxFee,
 	}}
 	if _, err := rand.Read(c.Salt[:]); err != nil {
 		return err
@@ -187,7 +187,7 @@ func (k *Keeper) insert(ctx context.Context, tx pgx.Tx, t *tenure, d dueEscrow, 
 		return fmt.Errorf("encode the keeper's command: %w", err)
 	}
 
-	_, err = tx.Exec(ctx, insertKept, t.store.args(pgx.StrictNamedArgs{
+	_, err = tx.Exec(ctx, insertKept, s.store.args(pgx.StrictNamedArgs{
 		"id": c.ID().Hex(), "escrow": d.Escrow, "message": message, "fee": wei{k.MaxFee}, "expires": expires,
 	}))
 

@@ -10,24 +10,25 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/column"
+	"github.com/fusion-prime/escrow-relayer/relayer/command/send/evm"
 )
 
 // This file is when a nonce is given: when the account is ready, while there is room in flight, and to which commands.
 
 // ready reports whether the account may give its next nonce to a command: it is not one that was seen in use.
-func (a *account) ready(look Look) bool {
-	return a.State == "active" && a.NextNonce != nil && look.known() <= *a.NextNonce
+func (a *account) ready(look evm.Look) bool {
+	return a.State == "active" && a.NextNonce != nil && look.Known() <= *a.NextNonce
 }
 
-// room is how many commands may get nonces now.
-func (r *round) room() int {
-	if !r.account.ready(r.seen) {
+// room is how many commands may get nonces now: none without the key, since there are no limits then.
+func (s *sender) room() int {
+	if !s.account.ready(s.seen) {
 		return 0
 	}
 
-	limit := r.cfg.Limits.MaxInFlight
-	for _, f := range r.flights {
-		if r.open(f) {
+	limit := s.cfg.Limits.MaxInFlight
+	for _, f := range s.flights {
+		if s.open(f) {
 			limit--
 		}
 	}
@@ -94,7 +95,7 @@ var errNotRecorded = errors.New("the database has not stored what was signed as 
 // are left out: what was signed for them has nonces that are not theirs, and leaves this process never. An operator may
 // have changed the account since the round began, so it is looked at again here.
 func (s *store) launch(ctx context.Context, all []signed, head uint64, limits Limits,
-	look Look) (stored []signed, err error) {
+	look evm.Look) (stored []signed, err error) {
 	if len(all) == 0 {
 		return nil, nil
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/internal/testchain"
 	"github.com/fusion-prime/escrow-relayer/relayer/command"
 	"github.com/fusion-prime/escrow-relayer/relayer/command/send"
+	"github.com/fusion-prime/escrow-relayer/relayer/command/send/evm"
 )
 
 func (w *world) adopt(ctx context.Context) error {
@@ -60,7 +61,7 @@ func TestNonceTooHigh(t *testing.T) {
 	require.NoError(t, w.adopt(t.Context()))
 	id := w.accept(w.command(command.Approve, first, nil))
 	before := lie.Hits()
-	require.Eventually(t, func() bool { w.mineAhead(); return lie.Hits() > before+100 }, patience, 20*time.Millisecond)
+	require.Eventually(t, func() bool { w.mineAhead(); return lie.Hits() > before+30 }, patience, 20*time.Millisecond)
 	require.Equal(t, 0, w.int(`select count(*) from commands where nonce is not null`))
 	require.NoError(t, send.Pause(t.Context(), w.db, w.node.ChainID().Int64(), w.sender.Address, "a nonce too high"))
 	lie.Remove()
@@ -93,7 +94,7 @@ func TestAnInventedNonceIsNotGiven(t *testing.T) {
 	escrow := w.escrow(1, 0)
 	w.start(nil)
 	id := w.accept(w.command(command.Approve, escrow, nil))
-	require.Eventually(t, func() bool { w.mineAhead(); return lie.Hits() > 100 }, patience, 20*time.Millisecond)
+	require.Eventually(t, func() bool { w.mineAhead(); return lie.Hits() > 30 }, patience, 20*time.Millisecond)
 	require.Equal(t, 0, w.int(`select count(*) from commands where nonce is not null`))
 	lie.Remove()
 	w.await(id, true, command.Done)
@@ -106,7 +107,7 @@ func TestAnAdoptedNonceWaitsForEveryNode(t *testing.T) {
 	w := newWorld(t, startSim(t))
 	silent, _ := w.faulty()
 	behind, source := w.faulty(silent.HTTP())
-	w.nodes = send.NewNodes(source)
+	w.nodes = evm.NewNodes(source)
 	escrow := w.escrow(1, 0)
 	w.start(nil)
 	w.awaitState("active")

@@ -2,11 +2,13 @@ package send
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/ethereum/go-ethereum/common"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/column"
 	"github.com/fusion-prime/escrow-relayer/relayer/command"
+	"github.com/fusion-prime/escrow-relayer/relayer/command/send/evm"
 )
 
 // hashesOf are those of all that was signed, by command.
@@ -15,7 +17,7 @@ func hashesOf(flights []*flight) [][]common.Hash {
 }
 
 // outcomeOf is what the receipts say of a command.
-func outcomeOf(f *flight, receipts map[common.Hash]*Receipt) (e ending, ok bool) {
+func outcomeOf(f *flight, receipts map[common.Hash]*evm.Receipt) (e ending, ok bool) {
 	for _, a := range f.Attempts {
 		r := receipts[a.Hash]
 		if r == nil {
@@ -45,7 +47,7 @@ func outcomeOf(f *flight, receipts map[common.Hash]*Receipt) (e ending, ok bool)
 }
 
 // supersededBy is the answer to a command with a nonce that somebody else's transaction has used, or none.
-func supersededBy(f *flight, found *Transaction) ending {
+func supersededBy(f *flight, found *evm.Transaction) ending {
 	a := command.Answer{CommandID: f.CommandID, State: command.Superseded, Code: command.CodeForeignNonce,
 		Block: int64(found.Block), BlockHash: found.BlockHash.Hex(), Detail: fmt.Sprintf("nonce %d was used by code of the "+
 			"account, or by an authorization of its key (EIP-7702): up to this block nobody has sent a transaction with it",
@@ -56,4 +58,15 @@ func supersededBy(f *flight, found *Transaction) ending {
 	}
 
 	return ending{Answer: a}
+}
+
+// acted reports whether a transaction that succeeded reached its contract. A call to an address without
+// code succeeds as well, and does nothing: after a reorganisation that took the escrow away.
+func acted(r *evm.Receipt, asked *request) bool {
+	contract := asked.Escrow
+	if asked.Kind == command.Create {
+		contract = common.HexToAddress(asked.Factory)
+	}
+
+	return slices.ContainsFunc(r.Logs, func(l evm.Log) bool { return l.Address == contract })
 }

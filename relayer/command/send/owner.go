@@ -39,7 +39,8 @@ func Own(ctx context.Context, session Session, configs []Config) error {
 	all := make([]*contender, len(configs))
 	for i, cfg := range configs {
 		cfg.Valid = session.Valid
-		all[i] = &contender{session: session, sender: New(cfg), owned: &owned, wake: make(chan struct{}, 1),
+		cfg.setDefaults()
+		all[i] = &contender{session: session, cfg: cfg, owned: &owned, wake: make(chan struct{}, 1),
 			free: make(chan struct{}, 1)}
 	}
 
@@ -78,7 +79,7 @@ func poke(c chan<- struct{}) {
 // contender is a sender with a key in this instance.
 type contender struct {
 	session Session
-	sender  *Sender
+	cfg     Config
 	owned   *atomic.Int64 // senders that this instance has
 	wake    chan struct{} // capacity 1: commands may have come
 	free    chan struct{} // capacity 1: another instance has given senders back
@@ -86,8 +87,7 @@ type contender struct {
 
 // run serves the sender each time that it gets the lock, until ctx ends (nil) or the session is lost.
 func (c *contender) run(ctx context.Context) error {
-	cfg := &c.sender.cfg
-	lock := election.Lock{Purpose: election.Sender, ChainID: cfg.ChainID, Name: registry.Text(c.sender.address)}
+	lock := election.Lock{Purpose: election.Sender, ChainID: c.cfg.ChainID, Name: registry.Text(c.cfg.Signer.Address())}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -98,7 +98,7 @@ func (c *contender) run(ctx context.Context) error {
 		case <-c.free:
 		}
 
-		switch taken, err := election.Try(ctx, c.session, lock, c.sender.log, c.serve); {
+		switch taken, err := election.Try(ctx, c.session, lock, c.cfg.Log, c.serve); {
 		case ctx.Err() != nil && taken:
 			c.announce(ctx)
 		case ctx.Err() == nil && err != nil:
@@ -114,7 +114,7 @@ func (c *contender) announce(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
 	_ = c.session.Do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
-		_, err := conn.Exec(ctx, Notify, ReleaseChannel, c.sender.cfg.ChainID)
+		_, err := conn.Exec(ctx, Notify, ReleaseChannel, c.cfg.ChainID)
 		return err
 	})
 }
@@ -123,7 +123,7 @@ func (c *contender) announce(ctx context.Context) {
 func (c *contender) serve(ctx context.Context) {
 	c.owned.Add(1)
 	defer c.owned.Add(-1)
-	if err := c.sender.Run(ctx, c.wake); err != nil && ctx.Err() == nil {
-		c.sender.log.WarnContext(ctx, "sender given up", slog.Any("err", err))
+	if err := c.cfg.run(ctx, c.wake); err != nil && ctx.Err() == nil {
+		c.cfg.Log.WarnContext(ctx, "sender given up", slog.Any("err", err))
 	}
 }

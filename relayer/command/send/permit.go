@@ -43,13 +43,13 @@ type refusal struct{ code, detail string }
 // requester signed, and that the policy allows it now. It is asked before a command gets a nonce, and
 // before each signature of its call, so that write access to the table gets nothing signed that was not
 // asked for. The message of a command without a refusal is what may be signed.
-func (t *tenure) permit(r *request) (*command.Signed, *refusal) {
+func (cfg *Config) permit(sender common.Address, r *request) (*command.Signed, *refusal) {
 	m, err := command.Parse(r.Message)
 	if err != nil {
 		return nil, &refusal{command.CodeMalformed, "the stored message is no command: " + err.Error()}
 	}
 
-	if field := t.altered(r, m); field != "" {
+	if field := cfg.altered(sender, r, m); field != "" {
 		return nil, &refusal{command.CodeSignature, "the stored " + field + " is not that of the message"}
 	}
 
@@ -59,7 +59,7 @@ func (t *tenure) permit(r *request) (*command.Signed, *refusal) {
 	}
 
 	if r.Requester == KeeperName { // nobody has signed it
-		if why := t.cfg.Keeper.refuses(&m.Command); why != "" {
+		if why := cfg.Keeper.refuses(&m.Command); why != "" {
 			return nil, &refusal{command.CodeNotAllowed, why}
 		}
 
@@ -72,11 +72,11 @@ func (t *tenure) permit(r *request) (*command.Signed, *refusal) {
 		return nil, &refusal{command.CodeSignature, err.Error()}
 	case r.Requester != registry.Text(requester):
 		return nil, &refusal{command.CodeSignature, fmt.Sprintf("the stored requester is not %s, who signed it", requester)}
-	case t.cfg.Policy == nil:
+	case cfg.Policy == nil:
 		return nil, &refusal{command.CodeNotAllowed, "the instance that has the sender's key has no policy"}
 	}
 
-	if why := t.cfg.Policy.Refuses(requester, &m.Command); why != "" {
+	if why := cfg.Policy.Refuses(requester, &m.Command); why != "" {
 		return nil, &refusal{command.CodeNotAllowed, why}
 	}
 
@@ -85,13 +85,13 @@ func (t *tenure) permit(r *request) (*command.Signed, *refusal) {
 
 // altered names what of a row differs from its message; empty: nothing. A row that expires
 // earlier only narrows what was asked for.
-func (t *tenure) altered(r *request, m *command.Signed) string {
+func (cfg *Config) altered(sender common.Address, r *request, m *command.Signed) string {
 	switch {
 	case m.ID().Hex() != r.CommandID:
 		return "id"
-	case m.ChainID != uint64(t.cfg.ChainID):
+	case m.ChainID != uint64(cfg.ChainID):
 		return "chain"
-	case m.Sender != t.address:
+	case m.Sender != sender:
 		return "sender"
 	case m.Kind != r.Kind:
 		return "kind"

@@ -42,6 +42,6 @@ func TestPicksReadTheirEscrows(t *testing.T) {
 // Who follows a sender without its key has no limits: what its commands may cost is what they say.
 func TestBudgetWithoutLimits(t *testing.T) {
 	own := big.NewInt(7)
-	require.Equal(t, own, (&Sender{}).budget(own))
-	require.Equal(t, big.NewInt(5), (&Sender{cfg: Config{Limits: Limits{MaxFee: big.NewInt(5)}}}).budget(own))
+	require.Equal(t, own, (&Limits{}).budget(own))
+	require.Equal(t, big.NewInt(5), (&Limits{MaxFee: big.NewInt(5)}).budget(own))
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/chain"
 	"github.com/fusion-prime/escrow-relayer/relayer/command"
 	"github.com/fusion-prime/escrow-relayer/relayer/command/send"
+	"github.com/fusion-prime/escrow-relayer/relayer/command/send/evm"
 	"github.com/fusion-prime/escrow-relayer/relayer/contract"
 )
 
@@ -39,14 +40,14 @@ func TestNothingIsDoneToAnEscrowThatIsGone(t *testing.T) {
 
 // doubtfulChain is a chain whose nodes know of no receipt, some times, and that something happens to meanwhile.
 type doubtfulChain struct {
-	*send.Nodes
+	*evm.Nodes
 	receiptless atomic.Int64 // times that Receipts knows nothing
 	meanwhile   func()       // called once, when Receipts has an answer; nil: nothing happens
 	once        sync.Once
 }
 
-func (c *doubtfulChain) Receipts(ctx context.Context, target send.Block,
-	sets [][]common.Hash) (map[common.Hash]*send.Receipt, error) {
+func (c *doubtfulChain) Receipts(ctx context.Context, target evm.Block,
+	sets [][]common.Hash) (map[common.Hash]*evm.Receipt, error) {
 	if c.receiptless.Add(-1) >= 0 {
 		return nil, nil
 	}
@@ -89,12 +90,12 @@ func TestNotDoneBeforeTheLedger(t *testing.T) {
 
 // failedChain has a transaction fail.
 type failedChain struct {
-	*send.Nodes
+	*evm.Nodes
 	failed atomic.Pointer[common.Hash]
 }
 
-func (c *failedChain) Receipts(ctx context.Context, target send.Block,
-	sets [][]common.Hash) (map[common.Hash]*send.Receipt, error) {
+func (c *failedChain) Receipts(ctx context.Context, target evm.Block,
+	sets [][]common.Hash) (map[common.Hash]*evm.Receipt, error) {
 	all, err := c.Nodes.Receipts(ctx, target, sets)
 	for _, r := range all {
 		if failed := c.failed.Load(); failed != nil && r.Hash == *failed {
@@ -105,7 +106,7 @@ func (c *failedChain) Receipts(ctx context.Context, target send.Block,
 	return all, err
 }
 
-func (*failedChain) Confirm(context.Context, send.Block, map[common.Hash]*send.Receipt) map[common.Hash]error {
+func (*failedChain) Confirm(context.Context, evm.Block, map[common.Hash]*evm.Receipt) map[common.Hash]error {
 	return nil
 }
 
@@ -315,7 +316,7 @@ func TestNoAnswerOfAMachineThatStayed(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, startSim(t))
 	caller, leave := w.stayed("")
-	nodes := send.NewNodes(caller)
+	nodes := evm.NewNodes(caller)
 	w.start(func(c *send.Config) { c.Chain, c.BumpBlocks = nodes, 1 })
 	id := w.accept(w.command(command.Approve, w.escrow(1, 0), nil))
 	w.awaitBroadcast(id)
@@ -340,7 +341,7 @@ func TestAnswersBesideAMachineThatStayed(t *testing.T) {
 	w := newWorld(t, startSim(t))
 	machine, both := w.faulty(w.node.HTTP())
 	caller, leave := w.stayedAt(machine, &balanced{Source: w.source, other: both})
-	nodes := send.NewNodes(caller)
+	nodes := evm.NewNodes(caller)
 	w.start(func(c *send.Config) { c.Chain, c.BumpBlocks = nodes, 1 })
 	id := w.accept(w.command(command.Approve, w.escrow(1, 0), nil))
 	w.awaitBroadcast(id)
@@ -356,7 +357,7 @@ func TestNoRefusalOfAMachineThatStayed(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, startSim(t))
 	caller, leave := w.stayed("eth_call")
-	nodes := send.NewNodes(caller)
+	nodes := evm.NewNodes(caller)
 	var log *said
 	w.start(func(c *send.Config) { c.Chain, log = nodes, listen(c, "sender round failed, retrying") })
 	escrow := w.deploy(common.Address{9}, w.sender.Address, 2, 0)

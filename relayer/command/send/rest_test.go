@@ -9,15 +9,16 @@ import (
 
 	"github.com/fusion-prime/escrow-relayer/relayer/command"
 	"github.com/fusion-prime/escrow-relayer/relayer/command/send"
+	"github.com/fusion-prime/escrow-relayer/relayer/command/send/evm"
 )
 
 // viewedChain counts how often a sender asks what is seen of the chain: twice per round.
 type viewedChain struct {
-	*send.Nodes
+	*evm.Nodes
 	views atomic.Int64
 }
 
-func (c *viewedChain) View() send.View {
+func (c *viewedChain) View() evm.View {
 	c.views.Add(1)
 	return c.Nodes.View()
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/fusion-prime/escrow-relayer/relayer/column"
 	"github.com/fusion-prime/escrow-relayer/relayer/command"
+	"github.com/fusion-prime/escrow-relayer/relayer/command/send/evm"
 )
 
 // account is a sender's row.
@@ -30,8 +31,8 @@ type account struct {
 }
 
 // target is the block by which the chain is judged: answers rest on the branch that the ledger has followed.
-func (a *account) target() Block {
-	return Block{a.LedgerBlock, common.HexToHash(a.LedgerHash), a.LedgerTime}
+func (a *account) target() evm.Block {
+	return evm.Block{Number: a.LedgerBlock, Hash: common.HexToHash(a.LedgerHash), Time: a.LedgerTime}
 }
 
 // flight is a command with a nonce, and everything that was signed for it.
@@ -60,7 +61,7 @@ type attempt struct {
 	Age     time.Duration // since then
 }
 
-func (a *attempt) fee() price { return price{Cap: a.FeeCap.Int, Tip: a.TipCap.Int} }
+func (a *attempt) fee() evm.Price { return evm.Price{Cap: a.FeeCap.Int, Tip: a.TipCap.Int} }
 
 const (
 	purposeCall = "call"

@@ -12,10 +12,11 @@ import (
 	"math/big"
 	"time"
 
-	"github.com/ethereum/go-ethereum/common"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/fusion-prime/escrow-relayer/registry"
+	"github.com/fusion-prime/escrow-relayer/relayer/command"
+	"github.com/fusion-prime/escrow-relayer/relayer/command/send/evm"
 )
 
 // Limits of one sender, in wei: nothing is signed that may exceed one at worst. A day begins at
@@ -28,14 +29,14 @@ type Limits struct {
 	DayValue    *big.Int // that create may send along on a UTC day
 }
 
-// Config of a Sender. DB, ChainID, Chain, Signer, Limits and Metrics are required.
+// Config of a sender. DB, ChainID, Chain, Signer, Limits and Metrics are required.
 type Config struct {
 	Name       string // of the sender, in metrics
 	DB         *pgxpool.Pool
 	ChainID    int64
 	InstanceID string
 	Chain      Chain
-	Signer     Signer
+	Signer     evm.Signer
 	Limits     Limits
 	Policy     Policy  // who may ask for what; nil: only the keeper
 	Keeper     *Keeper // nil: this sender releases nothing by itself
@@ -54,37 +55,23 @@ type Config struct {
 	Metrics     *Metrics
 }
 
-// Sender is one account with a key in this instance. It remembers nothing: what is known of the chain while
-// the account is owned is its tenure's.
-type Sender struct {
-	cfg     Config
-	address common.Address
-	log     *slog.Logger
-}
-
-// New starts nothing.
-func New(cfg Config) *Sender {
+// Run takes the epoch of the signer's account, which fences the owner before, and works until ctx ends (nil) or another
+// instance has taken it (ErrFenced). Trouble with the chain, the signer or the database never ends it. wake fires when
+// commands may have come.
+func Run(ctx context.Context, cfg Config, wake <-chan struct{}) error {
 	cfg.setDefaults()
-
-	return newSender(cfg, cfg.Signer.Address())
+	return cfg.run(ctx, wake)
 }
 
-func newSender(cfg Config, address common.Address) *Sender {
-	return &Sender{cfg: cfg, address: address, log: cfg.Log.With(slog.String("sender", registry.Text(address)))}
-}
-
-// Run takes the epoch of the sender, which fences the owner before, and works until ctx ends
-// (nil) or another instance has taken it (ErrFenced). Trouble with the chain, the signer or the
-// database never ends it. wake fires when commands may have come.
-func (s *Sender) Run(ctx context.Context, wake <-chan struct{}) error {
-	store, err := own(ctx, &s.cfg, s.address)
+func (cfg *Config) run(ctx context.Context, wake <-chan struct{}) error {
+	store, err := own(ctx, cfg, cfg.Signer.Address())
 	if err != nil {
 		return err
 	}
 
-	s.log.InfoContext(ctx, "sender taken over", slog.Int64("epoch", store.epoch))
+	cfg.Log.InfoContext(ctx, "sender taken over", slog.Int64("epoch", store.epoch))
 
-	return newTenure(s, store).run(ctx, wake)
+	return newSender(*cfg, cfg.Signer.Address(), store).run(ctx, wake)
 }
 
 func (cfg *Config) setDefaults() {
@@ -95,7 +82,29 @@ func (cfg *Config) setDefaults() {
 	cfg.SignWithin = cmp.Or(cfg.SignWithin, 20*time.Second)
 	cfg.HoldFor = cmp.Or(cfg.HoldFor, time.Second)
 	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
+	if cfg.Signer != nil { // else it follows whichever sender has no owner
+		cfg.Log = cfg.Log.With(slog.String("sender", registry.Text(cfg.Signer.Address())))
+	}
+
 	if cfg.Valid == nil {
 		cfg.Valid = func() bool { return true }
 	}
+}
+
+// tell counts and logs answers that are committed.
+func (cfg *Config) tell(ctx context.Context, answers []command.Answer) {
+	for _, a := range answers {
+		cfg.Metrics.answers.WithLabelValues(string(a.State)).Inc()
+		cfg.Log.InfoContext(ctx, "command answered", slog.String("command", a.CommandID),
+			slog.String("state", string(a.State)), slog.String("code", a.Code), slog.String("tx", a.Transaction))
+	}
+}
+
+// budget is what one command may cost at most. Who follows a sender without its key has no limits, and signs nothing.
+func (l *Limits) budget(own *big.Int) *big.Int {
+	if l.MaxFee == nil {
+		return new(big.Int).Set(own)
+	}
+
+	return evm.Smaller(own, l.MaxFee)
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/internal/testchain/contracts"
 	"github.com/fusion-prime/escrow-relayer/relayer/command"
 	"github.com/fusion-prime/escrow-relayer/relayer/command/send"
+	"github.com/fusion-prime/escrow-relayer/relayer/command/send/evm"
 	"github.com/fusion-prime/escrow-relayer/relayer/command/sign"
 )
 
@@ -279,11 +280,10 @@ func TestTakeoverFences(t *testing.T) {
 	slow := &slowSigner{Signer: sign.NewLocal(w.sender.Key), held: held, release: release}
 	cfg := w.config()
 	cfg.Signer, cfg.SignWithin = slow, patience
-	zombie := send.New(cfg)
 	ended := make(chan error, 1)
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)
-	go func() { ended <- zombie.Run(ctx, make(chan struct{})) }()
+	go func() { ended <- send.Run(ctx, cfg, make(chan struct{})) }()
 
 	id := w.accept(w.command(command.Approve, w.escrow(1, 0), nil))
 	<-held // it has assigned a nonce, and is about to sign
@@ -304,7 +304,7 @@ func TestTakeoverFences(t *testing.T) {
 }
 
 type slowSigner struct {
-	send.Signer
+	evm.Signer
 	once          sync.Once
 	held, release chan struct{}
 }
@@ -364,7 +364,7 @@ func TestReplacementUpToTheCap(t *testing.T) {
 
 // deafChain swallows broadcasts and says that it has them.
 type deafChain struct {
-	*send.Nodes
+	*evm.Nodes
 	hears atomic.Bool
 }
 

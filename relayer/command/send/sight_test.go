@@ -14,12 +14,13 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/chain"
 	"github.com/fusion-prime/escrow-relayer/relayer/command"
 	"github.com/fusion-prime/escrow-relayer/relayer/command/send"
+	"github.com/fusion-prime/escrow-relayer/relayer/command/send/evm"
 )
 
 // countingCaller counts what the nodes are asked, by method: each call of a batch. What a busy machine
 // did not answer in time is asked again, and counts once.
 type countingCaller struct {
-	send.Caller
+	evm.Caller
 	mu       sync.Mutex
 	items    map[string]int
 	requests int // each batch is one
@@ -70,10 +71,9 @@ func TestRequestsPerBlock(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, startSim(t))
 	asked := &countingCaller{Caller: w.source, items: map[string]int{}}
-	pool := &deafChain{Nodes: send.NewNodes(asked)}
+	pool := &deafChain{Nodes: evm.NewNodes(asked)}
 	cfg := w.config()
 	cfg.Chain, cfg.LookEvery, cfg.BumpBlocks = pool, time.Hour, 1000
-	sender := send.New(cfg)
 	escrow := w.escrow(1, 0)
 	mine := func() {
 		w.mine(1)
@@ -81,7 +81,7 @@ func TestRequestsPerBlock(t *testing.T) {
 	}
 	mine()
 	wake := make(chan struct{}, 1)
-	w.run(func(ctx context.Context) error { return sender.Run(ctx, wake) })
+	w.run(func(ctx context.Context) error { return send.Run(ctx, cfg, wake) })
 	checked := func() bool { return w.int(`select count(*) from senders where checked_block > 0`) == 1 }
 	require.Eventually(t, checked, patience, 10*time.Millisecond)
 
@@ -142,7 +142,7 @@ func TestSendersShareFees(t *testing.T) {
 	w.mine(3)
 	require.Eventually(t, func() bool { return int(w.nodes.View().Head) == w.head() }, patience, 5*time.Millisecond)
 	asked := &countingCaller{Caller: w.source, items: map[string]int{}}
-	nodes := send.NewNodes(asked)
+	nodes := evm.NewNodes(asked)
 	const senders = 8
 	share := func() {
 		var wg sync.WaitGroup

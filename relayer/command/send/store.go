@@ -17,6 +17,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/election"
 	"github.com/fusion-prime/escrow-relayer/registry"
 	"github.com/fusion-prime/escrow-relayer/relayer/column"
+	"github.com/fusion-prime/escrow-relayer/relayer/command/send/evm"
 )
 
 // Channel is the notification channel on which commands that came in, cancellations and operators'
@@ -228,9 +229,9 @@ const setFromChain = `
 // fromChain sets the next nonce before a sender's first owner, and where an operator asks for that (AdoptNonce): above
 // all that the nodes know, once all of it is final. A node that lies about it is waited for no longer than it lies. So
 // is, once the sender was used, one that does not answer: its pool may have what a lost database had signed.
-func (s *store) fromChain(ctx context.Context, look Look) (known bool, err error) {
+func (s *store) fromChain(ctx context.Context, look evm.Look) (known bool, err error) {
 	return s.exec(ctx, "take the next nonce from the chain", setFromChain,
-		pgx.StrictNamedArgs{"nonce": look.known(), "final": look.Final, "silent": look.Silent})
+		pgx.StrictNamedArgs{"nonce": look.Known(), "final": look.Final, "silent": look.Silent})
 }
 
 const setHalted = `

@@ -24,6 +24,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/chain"
 	"github.com/fusion-prime/escrow-relayer/relayer/command"
 	"github.com/fusion-prime/escrow-relayer/relayer/command/send"
+	"github.com/fusion-prime/escrow-relayer/relayer/command/send/evm"
 )
 
 // Whatever words a node has for a tip that is too low, and in none: the lowest nonce is outbid until it is mined,
@@ -415,7 +416,7 @@ func TestACallThatHangsIsOfOneCommand(t *testing.T) {
 		Finality: chain.Confirmations, Confirmations: confirmations, PollInterval: 20 * time.Millisecond,
 		Timeout: 2 * time.Second})
 	w.run(func(ctx context.Context) error { return source.Run(ctx) })
-	nodes := send.NewNodes(source)
+	nodes := evm.NewNodes(source)
 	w.start(func(c *send.Config) { c.Chain = nodes })
 	w.await(honest, true, command.Done)
 	w.awaitHeld(hopeless, command.CodeReverts)

@@ -17,6 +17,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/internal/testchain/contracts"
 	"github.com/fusion-prime/escrow-relayer/relayer/command"
 	"github.com/fusion-prime/escrow-relayer/relayer/command/send"
+	"github.com/fusion-prime/escrow-relayer/relayer/command/send/evm"
 )
 
 // Requesters take turns: one that asks for much, within its rights, does not keep another one's commands from being
@@ -53,7 +54,7 @@ func TestRequestersTakeTurns(t *testing.T) {
 
 // pricedChain asks for prices of choice, and may keep the call with nonce 0 from the nodes.
 type pricedChain struct {
-	*send.Nodes
+	*evm.Nodes
 	w       *world
 	base    atomic.Int64 // gwei
 	without atomic.Bool
@@ -61,8 +62,8 @@ type pricedChain struct {
 
 const gwei = 1_000_000_000
 
-func (c *pricedChain) Fees(context.Context) (send.Fees, error) {
-	return send.Fees{Base: big.NewInt(c.base.Load() * gwei), Tip: big.NewInt(gwei)}, nil
+func (c *pricedChain) Fees(context.Context) (evm.Fees, error) {
+	return evm.Fees{Base: big.NewInt(c.base.Load() * gwei), Tip: big.NewInt(gwei)}, nil
 }
 
 func (c *pricedChain) Broadcast(ctx context.Context, raws [][]byte) []error {

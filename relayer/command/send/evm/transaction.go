@@ -1,11 +1,10 @@
-package send
+package evm
 
 import (
 	"context"
 	"errors"
 	"fmt"
 	"math/big"
-	"slices"
 	"strings"
 
 	"github.com/ethereum/go-ethereum/accounts/abi"
@@ -17,7 +16,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/command"
 )
 
-// The functions that are called. The errors are those with names worth telling.
+// The functions that are called.
 var functions = func() abi.ABI {
 	const text = `[
 		{"type":"function","name":"approve","inputs":[]},
@@ -34,8 +33,8 @@ var functions = func() abi.ABI {
 	return parsed
 }()
 
-// call is the transaction that a command asks for.
-func call(c *command.Command) (Call, error) {
+// CallOf is the transaction that a command asks for.
+func CallOf(c *command.Command) (Call, error) {
 	if c.Kind != command.Create {
 		data, err := functions.Pack(string(c.Kind))
 		return Call{From: c.Sender, To: c.Escrow, Data: data, Value: new(big.Int)}, err
@@ -57,9 +56,14 @@ type Signer interface {
 	Sign(ctx context.Context, payload []byte) ([65]byte, error)
 }
 
-// build makes a signed transaction, and makes sure that it is the sender's.
-func build(ctx context.Context, signer Signer, chainID uint64, nonce, gas uint64, fee price, c Call) (raw []byte,
+// Sign makes a signed transaction, and makes sure that it is the sender's.
+func Sign(ctx context.Context, signer Signer, chainID uint64, nonce, gas uint64, fee Price, c Call) (raw []byte,
 	hash common.Hash, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("sign nonce %d of %s: %w", nonce, signer.Address(), err)
+		}
+	}()
 	id := new(big.Int).SetUint64(chainID)
 	var inner types.TxData
 	if fee.Tip == nil {
@@ -72,33 +76,30 @@ func build(ctx context.Context, signer Signer, chainID uint64, nonce, gas uint64
 	scheme := types.LatestSignerForChainID(id)
 	tx := types.NewTx(inner)
 	payload, err := unsigned(tx, id)
-	if err == nil && crypto.Keccak256Hash(payload) != scheme.Hash(tx) {
-		err = errors.New("what is hashed is not the transaction")
-	}
-
-	var signature [65]byte
-	if err == nil {
-		signature, err = signer.Sign(ctx, payload)
-	}
-
 	if err != nil {
-		return nil, hash, fmt.Errorf("sign nonce %d of %s: %w", nonce, signer.Address(), err)
+		return nil, hash, err
 	}
 
-	tx, err = tx.WithSignature(scheme, signature[:])
+	if crypto.Keccak256Hash(payload) != scheme.Hash(tx) {
+		return nil, hash, errors.New("what is hashed is not the transaction")
+	}
+
+	signature, err := signer.Sign(ctx, payload)
 	if err != nil {
-		return nil, hash, fmt.Errorf("sign nonce %d of %s: %w", nonce, signer.Address(), err)
+		return nil, hash, err
+	}
+
+	if tx, err = tx.WithSignature(scheme, signature[:]); err != nil {
+		return nil, hash, err
 	}
 
 	if from, err := types.Sender(scheme, tx); err != nil || from != signer.Address() {
-		return nil, hash, fmt.Errorf("sign nonce %d of %s: the signature is of another account", nonce, signer.Address())
+		return nil, hash, errors.New("the signature is of another account")
 	}
 
-	if raw, err = tx.MarshalBinary(); err != nil {
-		return nil, hash, fmt.Errorf("encode nonce %d of %s: %w", nonce, signer.Address(), err)
-	}
+	raw, err = tx.MarshalBinary()
 
-	return raw, tx.Hash(), nil
+	return raw, tx.Hash(), err
 }
 
 // unsigned is what a signature of a transaction is over, before it is hashed (EIP-155, EIP-1559).
@@ -112,15 +113,4 @@ func unsigned(tx *types.Transaction, chainID *big.Int) ([]byte, error) {
 		tx.Value(), tx.Data(), tx.AccessList()})
 
 	return append([]byte{tx.Type()}, fields...), err
-}
-
-// acted reports whether a transaction that succeeded reached its contract. A call to an address without
-// code succeeds as well, and does nothing: after a reorganisation that took the escrow away.
-func acted(r *Receipt, asked *request) bool {
-	contract := asked.Escrow
-	if asked.Kind == command.Create {
-		contract = common.HexToAddress(asked.Factory)
-	}
-
-	return slices.ContainsFunc(r.Logs, func(l Log) bool { return l.Address == contract })
 }

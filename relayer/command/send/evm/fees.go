@@ -1,12 +1,12 @@
-package send
+package evm
 
 import (
 	"errors"
 	"math/big"
 )
 
-// price is what a transaction offers per gas. Without Tip it is a legacy transaction, and Cap its gas price.
-type price struct {
+// Price is what a transaction offers per gas. Without Tip it is a legacy transaction, and Cap its gas price.
+type Price struct {
 	Cap, Tip *big.Int
 }
 
@@ -17,24 +17,24 @@ type Fees struct {
 }
 
 // first is the offer of a first attempt: it survives base fees that double.
-func (f Fees) first() price { return f.offer(2) }
+func (f Fees) First() Price { return f.offer(2) }
 
 // least is the lowest offer that others of the last blocks would not outbid.
-func (f Fees) least() price { return f.offer(1) }
+func (f Fees) Least() Price { return f.offer(1) }
 
 // offer leaves room for a base fee that grows to so many times what it is.
-func (f Fees) offer(times int64) price {
+func (f Fees) offer(times int64) Price {
 	if f.Base == nil {
-		return price{Cap: new(big.Int).Set(f.Tip)}
+		return Price{Cap: new(big.Int).Set(f.Tip)}
 	}
 
 	limit := new(big.Int).Mul(f.Base, big.NewInt(times))
 
-	return price{Cap: limit.Add(limit, f.Tip), Tip: new(big.Int).Set(f.Tip)}
+	return Price{Cap: limit.Add(limit, f.Tip), Tip: new(big.Int).Set(f.Tip)}
 }
 
 // enough reports whether an offer gets into the next block.
-func (f Fees) enough(p price) bool {
+func (f Fees) Enough(p Price) bool {
 	if f.Base == nil {
 		return p.Cap.Cmp(f.Tip) >= 0
 	}
@@ -42,29 +42,29 @@ func (f Fees) enough(p price) bool {
 	return p.Cap.Cmp(f.Base) > 0
 }
 
-// errCap means that the next offer would exceed what may be paid.
-var errCap = errors.New("the fee cap is reached")
+// ErrCap means that the next offer would exceed what may be paid.
+var ErrCap = errors.New("the fee cap is reached")
 
 // raise is the offer that replaces another one: at least an eighth more of both fees, since nodes
 // refuse less than a tenth, and at least what the chain asks for now. With gas for at most budget;
-// errCap if not even the eighth fits.
-func (f Fees) raise(old price, gas uint64, budget *big.Int) (price, error) {
-	next, least := f.first(), price{Cap: eighthMore(old.Cap)}
+// ErrCap if not even the eighth fits.
+func (f Fees) Raise(old Price, gas uint64, budget *big.Int) (Price, error) {
+	next, least := f.First(), Price{Cap: eighthMore(old.Cap)}
 	next.Tip = nil // a transaction is replaced by one of its own type: pools compare both fees
 	if old.Tip != nil {
 		// A tip is small beside the base fee, and what a node ignores for its tip would take long to grow
 		// by eighths: it doubles, and the cap leaves room for it.
 		least.Tip = eighthMore(old.Tip)
-		next.Tip = larger(new(big.Int).Lsh(old.Tip, 1), least.Tip)
+		next.Tip = Larger(new(big.Int).Lsh(old.Tip, 1), least.Tip)
 		if f.Base != nil {
-			next = Fees{f.Base, larger(f.Tip, next.Tip)}.first()
+			next = Fees{f.Base, Larger(f.Tip, next.Tip)}.First()
 		}
 	}
 
-	next.Cap = larger(next.Cap, least.Cap)
-	next = next.within(gas, budget)
+	next.Cap = Larger(next.Cap, least.Cap)
+	next = next.Within(gas, budget)
 	if next.Cap.Cmp(least.Cap) < 0 || least.Tip != nil && next.Tip.Cmp(least.Tip) < 0 {
-		return price{}, errCap
+		return Price{}, ErrCap
 	}
 
 	return next, nil
@@ -81,8 +81,8 @@ func eighthMore(n *big.Int) *big.Int {
 	return more.Add(more, n)
 }
 
-// larger and smaller return one of two numbers as a copy, which may be changed.
-func larger(a, b *big.Int) *big.Int {
+// Larger and Smaller return one of two numbers as a copy, which may be changed.
+func Larger(a, b *big.Int) *big.Int {
 	if a.Cmp(b) < 0 {
 		a = b
 	}
@@ -90,7 +90,7 @@ func larger(a, b *big.Int) *big.Int {
 	return new(big.Int).Set(a)
 }
 
-func smaller(a, b *big.Int) *big.Int {
+func Smaller(a, b *big.Int) *big.Int {
 	if a.Cmp(b) > 0 {
 		a = b
 	}
@@ -99,17 +99,17 @@ func smaller(a, b *big.Int) *big.Int {
 }
 
 // within is the offer, lowered to what gas may cost at most.
-func (p price) within(gas uint64, budget *big.Int) price {
+func (p Price) Within(gas uint64, budget *big.Int) Price {
 	most := new(big.Int).Div(budget, new(big.Int).SetUint64(gas))
-	p.Cap = smaller(p.Cap, most)
+	p.Cap = Smaller(p.Cap, most)
 	if p.Tip != nil {
-		p.Tip = smaller(p.Tip, p.Cap)
+		p.Tip = Smaller(p.Tip, p.Cap)
 	}
 
 	return p
 }
 
 // worst is the most that a transaction can cost in fees.
-func (p price) worst(gas uint64) *big.Int {
+func (p Price) Worst(gas uint64) *big.Int {
 	return new(big.Int).Mul(p.Cap, new(big.Int).SetUint64(gas))
 }

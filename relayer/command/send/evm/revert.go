@@ -1,11 +1,10 @@
-package send
+package evm
 
 import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"slices"
-	"strings"
 
 	"github.com/ethereum/go-ethereum/accounts/abi"
 	"github.com/ethereum/go-ethereum/common/hexutil"
@@ -58,17 +57,6 @@ var errorNames = func() map[string]string {
 // partyErrors mean that the sender has no part in the escrow, which no waiting mends.
 var partyErrors = []string{"NotAllowed", "NotAuthorized", "NotAuthorised", "Unauthorized", "Unauthorised",
 	"OnlyPayer", "OnlyParties", "NotParty", "NotPayer"}
-
-// maxReason bounds, in bytes, what a contract can put into our database.
-const maxReason = 200
-
-// storable makes words of a node or a contract fit for a column of text: at most so many bytes, and neither
-// a zero byte nor what is not UTF-8, which Postgres refuses.
-func storable(words string, most int) string {
-	words = strings.ReplaceAll(words[:min(len(words), most)], "\x00", "?")
-
-	return strings.ToValidUTF8(words, "?")
-}
 
 // decodeRevert names the reason in what a contract reverted with.
 func decodeRevert(data []byte) string {

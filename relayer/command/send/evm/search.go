@@ -1,4 +1,4 @@
-package send
+package evm
 
 import (
 	"context"
@@ -27,7 +27,7 @@ const (
 	bodiesAtMost = 8192
 )
 
-// Find is Chain's. The account's nonce after a block says on which side of it the transaction is; where no node has
+// Find is send.Chain's. The account's nonce after a block says on which side of it the transaction is; where no node has
 // that state any more, or nobody has sent it, the blocks are read one after the other.
 func (n *Nodes) Find(ctx context.Context, account common.Address, nonce, after uint64,
 	target Block) (*Transaction, error) {

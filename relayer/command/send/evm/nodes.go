@@ -1,4 +1,7 @@
-package send
+// Package evm is what a sender of commands asks of the nodes, and what it sends them: an account's nonces, what a call
+// would do, receipts, who has used a nonce, fees, and signed transactions. Nodes may lie, lag and forget: each answer is
+// checked against its question, and what one node says alone is put to everyone before it ends anything.
+package evm
 
 import (
 	"cmp"
@@ -33,10 +36,14 @@ type Caller interface {
 	Endpoints() []chain.EndpointStatus
 }
 
-// Nodes is a Chain behind JSON-RPC. The fees, which are the same for every sender, are asked for once per view.
+// Nodes is a send.Chain behind JSON-RPC. The fees are the same for every sender: the first that wants those of a view asks,
+// and the others wait for its answer. A View leaves its branch open, so nothing that is compared with what is stored is
+// shared in this way: a block's hash from before a reorganisation would hide it for ever.
 type Nodes struct {
 	caller Caller
-	fees   sharedFees
+	mu     sync.Mutex // of the two below
+	feesOf View       // not Ready: nobody has asked yet
+	fees   Fees
 }
 
 // minTip is what nodes want at least on top of the base fee, in wei per gas: geth's miner takes
@@ -172,7 +179,7 @@ type header struct {
 
 const transactionCount = "eth_getTransactionCount"
 
-// Latest is Chain's.
+// Latest is send.Chain's.
 func (n *Nodes) Latest(ctx context.Context, account common.Address, before uint64, branch Block) (uint64, error) {
 	var nonce quantity
 	err := n.askAll(ctx, about(&nonce, transactionCount, account, "latest"))
@@ -196,15 +203,14 @@ func stands(branch Block) *question {
 	})
 }
 
-// Look is Chain's.
+// Look is send.Chain's.
 func (n *Nodes) Look(ctx context.Context, account common.Address, target uint64, everyone bool) (look Look, err error) {
-	err = n.account(ctx, account, target, &look)
-	if err == nil && everyone {
-		err = n.everyNonce(ctx, account, target, &look)
+	if err := n.account(ctx, account, target, &look); err != nil {
+		return look, fmt.Errorf("look at sender %s: %w", account, err)
 	}
 
-	if err != nil {
-		return look, fmt.Errorf("look at sender %s: %w", account, err)
+	if everyone {
+		n.everyNonce(ctx, account, target, &look)
 	}
 
 	return look, nil
@@ -234,29 +240,40 @@ func (n *Nodes) account(ctx context.Context, account common.Address, target uint
 	return nil
 }
 
-// each puts questions to every endpoint, many at once: one may hang. The answers are by question, and of each in the
-// order of the endpoints.
-func (n *Nodes) each(ctx context.Context, all ...*question) ([][]chain.Answer, error) {
+// everyone puts questions to every endpoint, and with them which block it has at a height: one that does not answer, or
+// is on another branch, says nothing, which is an error in what it says. The answers are by question, and of each in
+// the order of the endpoints.
+func (n *Nodes) everyone(ctx context.Context, at any, branch Block, all ...*question) [][]chain.Answer {
+	all = append(slices.Clip(all), about(nil, "eth_getBlockByNumber", at, false))
 	said := make([][]chain.Answer, len(all))
-	g, ctx := errgroup.WithContext(ctx)
+	var g errgroup.Group
 	g.SetLimit(requestsAtOnce)
 	for i, q := range all {
-		g.Go(func() (err error) {
-			said[i], err = n.caller.CallEach(ctx, q.Method, q.Params...)
-			return err
+		g.Go(func() error {
+			said[i], _ = n.caller.CallEach(ctx, q.Method, q.Params...) // each has its own error
+			return nil
 		})
 	}
 
-	return said, g.Wait()
+	_ = g.Wait()
+	last := len(all) - 1
+	for i := range said[last] {
+		if h, err := decode[*header](said[last][i]); err != nil || !branch.is(h) {
+			for _, answers := range said {
+				answers[i].Err = cmp.Or(err, branch.elsewhere())
+			}
+		}
+	}
+
+	return said[:last]
 }
 
 // othersWithin is how long the endpoints may take to say what they make of another one's answer: a round waits no
 // longer for those that hang.
 const othersWithin = 2 * time.Second
 
-// others has every endpoint say something about a block, and with it which block it has there: those that do not have
-// that block, or do not answer in time, say nothing, which is an error in what they say. A single endpoint is not asked
-// again, nor is one beside others that are out of use.
+// others has every endpoint say what it makes of another one's answer. A single endpoint is not asked again, nor is one
+// beside others that are out of use.
 func (n *Nodes) others(ctx context.Context, at any, branch Block, all ...*question) [][]chain.Answer {
 	endpoints := n.caller.Endpoints()
 	up := slices.DeleteFunc(slices.Clone(endpoints), func(e chain.EndpointStatus) bool { return !e.Up })
@@ -264,22 +281,13 @@ func (n *Nodes) others(ctx context.Context, at any, branch Block, all ...*questi
 	case len(all) == 0, len(endpoints) == 1:
 		return make([][]chain.Answer, len(all))
 	case len(up) < 2:
-		return slices.Repeat([][]chain.Answer{{{Err: errSilent}}}, len(all))
+		return slices.Repeat([][]chain.Answer{{{Err: ErrSilent}}}, len(all))
 	}
 
 	ctx, cancel := context.WithTimeout(ctx, othersWithin)
 	defer cancel()
-	said, _ := n.each(ctx, append(all, about(nil, "eth_getBlockByNumber", at, false))...)
-	shown := said[len(all)]
-	for i := range shown {
-		if h, err := decode[*header](shown[i]); err != nil || !branch.is(h) {
-			for _, answers := range said {
-				answers[i].Err = cmp.Or(err, branch.elsewhere())
-			}
-		}
-	}
 
-	return said[:len(all)]
+	return n.everyone(ctx, at, branch, all...)
 }
 
 // decode is what an endpoint's answer is, or why it has none.
@@ -291,41 +299,28 @@ func decode[T any](a chain.Answer) (to T, err error) {
 	return to, err
 }
 
-// everyNonce adds what every node that answers says of an account's nonces.
-func (n *Nodes) everyNonce(ctx context.Context, account common.Address, target uint64, look *Look) error {
-	all, err := n.each(ctx, about(nil, transactionCount, account, "latest"),
+// everyNonce adds what every node that answers says of an account's nonces: the highest ones now, and the lowest one
+// after the target.
+func (n *Nodes) everyNonce(ctx context.Context, account common.Address, target uint64, look *Look) {
+	said := n.everyone(ctx, "latest", Block{}, about(nil, transactionCount, account, "latest"),
 		about(nil, transactionCount, account, "pending"), about(nil, transactionCount, account, hexutil.Uint64(target)))
 	look.Agreed = true
-	for i, answers := range all {
-		for _, a := range answers {
-			said, err := decode[quantity](a)
-			if err != nil {
-				look.Silent, look.Agreed = look.Silent || i == 0, look.Agreed && i != 2
-				continue
-			}
-
-			switch nonce := said.uint64(); i {
-			case 0:
-				look.Latest = max(look.Latest, nonce)
-			case 1:
-				look.Pending = max(look.Pending, nonce)
-			default:
-				if look.Stateless || nonce < look.Final {
-					look.Final = nonce
-				}
-
-				look.Stateless = false
-			}
+	for i := range said[0] {
+		latest, silent := decode[quantity](said[0][i])
+		pending, _ := decode[quantity](said[1][i]) // some never tell
+		final, stateless := decode[quantity](said[2][i])
+		look.Silent, look.Agreed = look.Silent || silent != nil, look.Agreed && stateless == nil
+		look.Latest, look.Pending = max(look.Latest, latest.uint64()), max(look.Pending, pending.uint64())
+		if stateless == nil && (look.Stateless || final.uint64() < look.Final) {
+			look.Final, look.Stateless = final.uint64(), false
 		}
 	}
-
-	return err
 }
 
 // callsAtOnce is how many calls are tried in one request.
 const callsAtOnce = 8
 
-// Simulate is Chain's.
+// Simulate is send.Chain's.
 func (n *Nodes) Simulate(ctx context.Context, target Block, calls []Call) ([]Simulation, error) {
 	all := make([]Simulation, len(calls))
 	g, ctx := errgroup.WithContext(ctx)
@@ -342,9 +337,15 @@ func (n *Nodes) Simulate(ctx context.Context, target Block, calls []Call) ([]Sim
 	return all, nil
 }
 
-// apart is simulate, and of each call alone where that fails: whoever is called decides how long that takes a node.
+// apart tries calls at the target. Where no node tells of that, as full nodes keep the state after some 128 blocks, it
+// tries them at the head, and what it says stays provisional; where that fails too, each alone: whoever is called
+// decides how long that takes a node.
 func (n *Nodes) apart(ctx context.Context, target Block, calls []Call, all []Simulation) error {
-	err := n.simulate(ctx, target, calls, all)
+	err := n.try(ctx, &target, calls, all)
+	if err != nil && !errors.Is(err, ErrBranch) {
+		err = n.try(ctx, nil, calls, all)
+	}
+
 	switch {
 	case err == nil || errors.Is(err, ErrBranch):
 		return err
@@ -359,17 +360,6 @@ func (n *Nodes) apart(ctx context.Context, target Block, calls []Call, all []Sim
 	}
 
 	return g.Wait()
-}
-
-// simulate tries calls at the target. Where no node tells of that, as full nodes keep the state after some 128 blocks,
-// it tries them at the head, and what it says stays provisional.
-func (n *Nodes) simulate(ctx context.Context, target Block, calls []Call, all []Simulation) error {
-	err := n.try(ctx, &target, calls, all)
-	if err != nil && !errors.Is(err, ErrBranch) {
-		err = n.try(ctx, nil, calls, all)
-	}
-
-	return err
 }
 
 // transaction is a call as nodes take it.
@@ -453,31 +443,21 @@ func (n *Nodes) doubt(ctx context.Context, target *Block, tried, estimated *ques
 	}
 }
 
-// sharedFees are those of one view: the first sender that wants them asks, and the others wait for its answer.
-//
-// A View leaves its branch open. So what is compared with what is stored is not
-// shared in this way: a block's hash from before a reorganisation would hide it for ever.
-type sharedFees struct {
-	sync.Mutex
-	view View // not Ready: nobody has asked yet
-	fees Fees
-}
-
 // feeBlocks is over how many blocks the tip is the median.
 const feeBlocks = 10
 
-// Fees is Chain's: from the fee history, or the gas price of a chain that has none.
+// Fees is send.Chain's: from the fee history, or the gas price of a chain that has none.
 func (n *Nodes) Fees(ctx context.Context) (Fees, error) {
-	view, s := n.View(), &n.fees
-	s.Lock()
-	defer s.Unlock()
-	if s.view.Ready && s.view == view {
-		return s.fees, nil
+	view := n.View()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.feesOf.Ready && n.feesOf == view {
+		return n.fees, nil
 	}
 
 	fees, err := n.readFees(ctx)
 	if err == nil {
-		s.view, s.fees = view, fees
+		n.feesOf, n.fees = view, fees
 	}
 
 	return fees, err
@@ -504,7 +484,7 @@ func (n *Nodes) readFees(ctx context.Context) (Fees, error) {
 		return Fees{}, fmt.Errorf("read the gas price: %w", err)
 	}
 
-	return Fees{Tip: larger(gasPrice.big(), big.NewInt(1))}, nil
+	return Fees{Tip: Larger(gasPrice.big(), big.NewInt(1))}, nil
 }
 
 // tip is the median of what blocks have paid on top of the base fee, or what the node suggests.
@@ -519,9 +499,9 @@ func (n *Nodes) tip(ctx context.Context, rewards [][]quantity) *big.Int {
 	var suggested quantity
 	if len(tips) > 0 {
 		slices.SortFunc(tips, (*big.Int).Cmp)
-		return larger(tips[len(tips)/2], minTip)
+		return Larger(tips[len(tips)/2], minTip)
 	} else if n.askAll(ctx, about(&suggested, "eth_maxPriorityFeePerGas")) == nil { // not every node has it
-		return larger(suggested.big(), minTip)
+		return Larger(suggested.big(), minTip)
 	}
 
 	return minTip
@@ -544,7 +524,7 @@ const receiptsAtOnce = 32
 // errNoReceipt means that neither this node nor those before it have a receipt that should be there.
 var errNoReceipt = errors.New("the node has no receipt of any of the transactions")
 
-// Receipts is Chain's.
+// Receipts is send.Chain's.
 func (n *Nodes) Receipts(ctx context.Context, target Block, sets [][]common.Hash) (map[common.Hash]*Receipt, error) {
 	all := map[common.Hash]*Receipt{}
 	for some := range slices.Chunk(sets, receiptsAtOnce) {
@@ -607,7 +587,7 @@ func (r *receipt) read(hash common.Hash) (*Receipt, error) {
 		FeePaid: paid, Logs: r.Logs}, nil
 }
 
-// Confirm is Chain's.
+// Confirm is send.Chain's.
 func (n *Nodes) Confirm(ctx context.Context, target Block,
 	receipts map[common.Hash]*Receipt) (refuted map[common.Hash]error) {
 	refuted = map[common.Hash]error{}
@@ -620,7 +600,7 @@ func (n *Nodes) Confirm(ctx context.Context, target Block,
 		for _, a := range said[i] {
 			raw, silent := decode[*receipt](a)
 			if silent != nil {
-				err = cmp.Or(err, fmt.Errorf("%w: %s: %w", errSilent, a.Endpoint, silent))
+				err = cmp.Or(err, fmt.Errorf("%w: %s: %w", ErrSilent, a.Endpoint, silent))
 				continue
 			}
 
@@ -631,7 +611,7 @@ func (n *Nodes) Confirm(ctx context.Context, target Block,
 			}
 
 			if other != nil {
-				r.FeePaid = larger(r.FeePaid, other.FeePaid)
+				r.FeePaid = Larger(r.FeePaid, other.FeePaid)
 			}
 		}
 
@@ -653,7 +633,7 @@ func (n *Nodes) stand(ctx context.Context, number uint64, hash common.Hash) erro
 	return err
 }
 
-// Broadcast is Chain's.
+// Broadcast is send.Chain's.
 func (n *Nodes) Broadcast(ctx context.Context, raws [][]byte) []error {
 	all := make([]error, len(raws))
 	var g errgroup.Group
