@@ -81,7 +81,7 @@ func eighthMore(n *big.Int) *big.Int {
 	return more.Add(more, n)
 }
 
-// Larger and Smaller return one of two numbers as a copy, which may be changed.
+// Larger returns the larger of two numbers as a copy, which may be changed.
 func Larger(a, b *big.Int) *big.Int {
 	if a.Cmp(b) < 0 {
 		a = b
@@ -90,6 +90,7 @@ func Larger(a, b *big.Int) *big.Int {
 	return new(big.Int).Set(a)
 }
 
+// Smaller returns the smaller of two numbers as a copy, which may be changed.
 func Smaller(a, b *big.Int) *big.Int {
 	if a.Cmp(b) > 0 {
 		a = b
@@ -98,7 +99,7 @@ func Smaller(a, b *big.Int) *big.Int {
 	return new(big.Int).Set(a)
 }
 
-// within is the offer, lowered to what gas may cost at most.
+// Within is the offer, lowered to what gas may cost at most.
 func (p Price) Within(gas uint64, budget *big.Int) Price {
 	most := new(big.Int).Div(budget, new(big.Int).SetUint64(gas))
 	p.Cap = Smaller(p.Cap, most)
@@ -109,7 +110,7 @@ func (p Price) Within(gas uint64, budget *big.Int) Price {
 	return p
 }
 
-// worst is the most that a transaction can cost in fees.
+// Worst is the most that a transaction can cost in fees.
 func (p Price) Worst(gas uint64) *big.Int {
 	return new(big.Int).Mul(p.Cap, new(big.Int).SetUint64(gas))
 }

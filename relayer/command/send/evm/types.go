@@ -41,7 +41,7 @@ type Look struct {
 	Balance   *big.Int
 }
 
-// known is the nonce after all that the nodes know.
+// Known is the nonce after all that the nodes know.
 func (l *Look) Known() uint64 { return max(l.Latest, l.Pending) }
 
 // Call is a transaction that is only tried.
