@@ -75,7 +75,7 @@ type Config struct {
 	Confirmations uint64
 	// Agreement: Available or Strict, where there are several endpoints. Empty: Available.
 	Agreement string
-	// Proof: ProveNear, ProveAll or ProveWhole. Empty: ProveNear.
+	// Proof: ProveNear, ProveAll, ProveWhole or ProveNone. Empty: ProveNear.
 	Proof string
 	// PollInterval is the longest pause between two looks at the head once a block is due, where the node
 	// leaves it unannounced. Zero: 1 s.
@@ -142,8 +142,8 @@ func (c *Config) complete() {
 // tagsDecide reports whether the endpoints' tags decide what is processed.
 func (c *Config) tagsDecide() bool { return c.Finality == Safe || c.Finality == Finalized }
 
-// answerLimit is how large one answer may be where so much memory may be used, in bytes: four are
-// in flight, and each is held once as it came and once decoded.
+// answerLimit is how large one answer may be where so much memory may be used, in bytes: several are in flight, and
+// each is decoded as it comes.
 func answerLimit(memory int64, sharing int) int64 {
 	const least, usual, most = 8 << 20, 16 << 20, 32 << 20
 	if memory > 1<<40 { // no limit is set

@@ -2,7 +2,7 @@ package chain
 
 import "github.com/ethereum/go-ethereum/common/lru"
 
-// ringSize covers any depth of finality by confirmations.
+// ringSize covers the usual depths of finality by confirmations; below it two endpoints show a block (Source.shown).
 const ringSize = 1024
 
 // ring remembers headers by their heights, whoever gave them. Which of them are the chain's, the hash of the parent

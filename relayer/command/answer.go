@@ -12,7 +12,7 @@ type State string
 // The states of a command.
 const (
 	Accepted State = "accepted"  // stored; its turn will come, and Code says what it waits for
-	Sent     State = "sent"      // has a nonce; signed, stored and broadcast
+	Sent     State = "sent"      // has a nonce; signed and stored, to be broadcast
 	Done     State = "done"      // final: the transaction succeeded in time
 	DoneLate State = "done_late" // final: the transaction succeeded after ExpiresAt
 	Reverted State = "reverted"  // final: the transaction failed; nothing happened, gas was paid
@@ -20,8 +20,8 @@ const (
 	Already  State = "already"   // final: the chain showed its effect before anything was sent
 	// final: its nonce was used by a transaction from elsewhere, which the answer names, or by the account's own code
 	Superseded State = "superseded"
-	Expired    State = "expired"   // final: nothing was signed before ExpiresAt
-	Cancelled  State = "cancelled" // final: nothing was signed before it was cancelled
+	Expired    State = "expired"   // final: it had no nonce at ExpiresAt
+	Cancelled  State = "cancelled" // final: it had no nonce when it was cancelled
 	Refused    State = "refused"   // final: Code says why
 	Reopened   State = "reopened"  // of an answer only: the last final answer is void, another one will follow
 )

@@ -18,7 +18,7 @@
 // # States
 //
 //	accepted ─► sent ─► done, done_late, reverted, voided, superseded
-//	    └─────────────► already, expired, cancelled, refused               nothing was signed
+//	    └─────────────► already, expired, cancelled, refused               nothing was sent
 //
 // Transitions is the whole table: when each step is taken, and which statement takes it.
 // What is accepted may wait; Code says for what. The contracts know no deadline: what was sent in time may be mined

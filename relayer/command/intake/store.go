@@ -300,7 +300,7 @@ func (s *store) insert(ctx context.Context, tx pgx.Tx, fresh []candidate) ([]com
 	return stored, err
 }
 
-// cancelUnsigned asks its sender's owner to end a command; one that is cancelled already keeps its answer. One that has
+// cancelUnsigned asks for the end of a command, which send.Follow brings about; one that is cancelled already keeps its answer. One that has
 // a nonce is an operator's to cancel: a void costs gas.
 const cancelUnsigned = `
 	update commands set cancel_requested = true

@@ -2,7 +2,7 @@
 // nodes, replaces what is not mined, and answers each command once its outcome is final.
 //
 // One instance at a time owns an account, under an epoch that each of its statements names. Nothing
-// is broadcast before its bytes are recorded, and nothing is answered but from a recorded hash.
+// is broadcast before its bytes are recorded, and nothing that was sent is answered as done but from a recorded hash.
 package send
 
 import (
