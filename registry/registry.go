@@ -1,12 +1,12 @@
 // Package registry owns the factories that are followed, and the escrows that they have deployed.
 //
 // The owner of an escrow's slot registers it, in the transaction that stores its EscrowDeployed. What an owner has
-// passed without it, the leader registers: a deployment that the owner did not see, or one of the past of a
-// factory that was added later. Such an escrow is late, and has a row in late_escrows: it is outside the cursor
-// of its slot. So is one that its owner registers before it has read all of its events (Postpone). The owner catches it
-// up (relayer/watch/late.go), and removes the row in the transaction that commits the last of its past
-// events (Advance). From then on the slot's cursor covers the escrow, through every change of owner. So "late, in a slot of
-// mine" is the one query by which an owner learns of escrows that it has not seen; a notification only hurries it.
+// passed without it, the leader registers: a deployment that the owner did not see, or one of the past of a factory
+// that was added later. Such an escrow is late, and has a row in late_escrows: it is outside the cursor of its slot.
+// So is one that its owner registers before it has read all of its events (Postpone). The owner catches it up
+// (relayer/watch/late.go), and removes the row in the transaction that commits the last of its past events (Advance).
+// From then on the slot's cursor covers the escrow, through every change of owner. So "late, in a slot of mine" is
+// the one query by which an owner learns of escrows that it has not seen; a notification only hurries it.
 package registry
 
 import (

@@ -44,8 +44,8 @@ var Breakages = []Breakage{
 	{
 		Name: "broadcast-first", What: "broadcasts before it records the attempt",
 		Says: "C2: broadcast before it was recorded", file: "relayer/command/send/admit.go",
-		old: "\tstored, err := r.store.launch(",
-		new: "\tr.broadcast(ctx, fresh)\n\tstored, err := r.store.launch(",
+		old: "\tstored, err := s.store.launch(",
+		new: "\ts.broadcast(ctx, fresh)\n\tstored, err := s.store.launch(",
 	},
 	{
 		Name: "waits-for-all", What: "waits for what every endpoint says of a transaction",
@@ -65,12 +65,12 @@ var Breakages = []Breakage{
 	{
 		Name: "refuses-allowed", What: "refuses what the policy allows",
 		Says: "C8: refused though the policy allows it", file: "relayer/command/send/permit.go",
-		old: "if why := t.cfg.Policy.Refuses(requester, &m.Command); why", new: "if why := \"not today\"; why",
+		old: "if why := cfg.Policy.Refuses(requester, &m.Command); why", new: "if why := \"not today\"; why",
 	},
 	{
 		Name: "fresh-nonce", What: "takes another nonce when it replaces a transaction",
 		Says: "C1: ", Chance: true, file: "relayer/command/send/attempts.go",
-		old: "uint64(r.cfg.ChainID), f.Nonce, gas", new: "uint64(r.cfg.ChainID), f.Nonce+uint64(len(f.Attempts)), gas",
+		old: "uint64(s.cfg.ChainID), f.Nonce, gas", new: "uint64(s.cfg.ChainID), f.Nonce+uint64(len(f.Attempts)), gas",
 	},
 	{
 		Name: "no-answer", What: "stores final states without their answers",

@@ -527,8 +527,8 @@ func (c *checker) requesters() {
 	}
 }
 
-// forbidden are the codes, as a list in SQL, of a refusal that blames the request itself: when it comes in, or before it
-// is signed.
+// forbidden are the codes, as a list in SQL, of a refusal that blames the request itself: when it comes in, or before
+// it is signed.
 const forbidden = "'" + command.CodeNotAllowed + "', '" + command.CodeSignature + "', '" + command.CodeMalformed + "'"
 
 // refusal: C8. What its requester may not ask for is refused with the right code, and nothing was sent.

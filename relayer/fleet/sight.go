@@ -76,7 +76,8 @@ func (s *Sight) judgeSelf(p *problems) {
 	case s.Read.Err != nil && s.Read.At.IsZero():
 		s.lasting(p, DatabaseGone, LimitDatabase, i.Started, "the fleet could not be read", s.Read.Err)
 	case s.Read.Err != nil:
-		s.lasting(p, DatabaseGone, LimitDatabase, s.Read.At, "the fleet is shown as it was "+s.ago(s.Read.At)+" ago", s.Read.Err)
+		s.lasting(p, DatabaseGone, LimitDatabase, s.Read.At, "the fleet is shown as it was "+s.ago(s.Read.At)+" ago",
+			s.Read.Err)
 	case i.Database != nil:
 		s.lasting(p, DatabaseRefuses, LimitDatabase, i.DatabaseSince, "this instance's database", i.Database)
 	}

@@ -43,9 +43,9 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
 )
 
-// Source is the chain. ReadOther reads the blocks of a batch a second time, from another endpoint than that of the batch
-// (By; nil: from any), and fails while none can be used where several are configured: what only one has said stays
-// unverified.
+// Source is the chain. ReadOther reads the blocks of a batch a second time, from another endpoint than that of the
+// batch (By; nil: from any), and fails while none can be used where several are configured: what only one has said
+// stays unverified.
 type Source interface {
 	View() chain.View
 	ReadOther(ctx context.Context, b chain.Batch) iter.Seq2[chain.Batch, error]

@@ -13,7 +13,7 @@
 //
 // New escrows: a slot watch reads the factories' logs too. An escrow joins the book of addresses with the batch that
 // has its deployment, and its owner registers it in that commit; it waits for no leader. A late escrow is caught up
-// separately, from its deployment to the cursor (late.go), and joins the book with the last batch; if it is far below, the
+// separately, from its deployment to the cursor (late.go), and joins the book with the last batch; if it is far below,
 // most of it is read beside the others first (far.go). Late is
 // one whose deployment the owner has passed without seeing it, which the leader registers (factory.go); one of the past
 // of a factory that was added later (past.go); one that a request by addresses could not name yet; and one that is

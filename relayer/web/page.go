@@ -78,7 +78,8 @@ func (s *Server) servePage(w http.ResponseWriter, r *http.Request) {
 }
 
 // writePage answers with a page that may use what its policy allows. err: its template has failed.
-func (c *FrontConfig) writePage(ctx context.Context, w http.ResponseWriter, status int, text, policy string, err error) {
+func (c *FrontConfig) writePage(ctx context.Context, w http.ResponseWriter, status int, text, policy string,
+	err error) {
 	if err != nil {
 		c.Log.ErrorContext(ctx, "page not rendered", slog.String("err", c.Mask(err.Error())))
 		writeProblem(w, http.StatusInternalServerError, "the page could not be rendered; /status has the same as JSON")

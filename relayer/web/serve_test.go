@@ -116,7 +116,9 @@ func bare(t *testing.T, db pool) (*Server, *instanceStub) {
 	t.Helper()
 	source := &instanceStub{i: fleet.Self{ID: "relayer-0"}}
 
-	return serverOf(t, FrontConfig{Mask: mask}, Config{Source: source, Fleet: &reads{db: db}, DB: db, ChainID: testChain}), source
+	s := serverOf(t, FrontConfig{Mask: mask}, Config{Source: source, Fleet: &reads{db: db}, DB: db, ChainID: testChain})
+
+	return s, source
 }
 
 func TestHealthzAsksNobody(t *testing.T) {
@@ -213,7 +215,8 @@ func TestMetricsAreTheGivenOnes(t *testing.T) {
 	gauge := prometheus.NewGauge(prometheus.GaugeOpts{Name: "relayer_is_leader", Help: "Whether it leads."})
 	registry.MustRegister(gauge)
 	gauge.Set(1)
-	s := serverOf(t, FrontConfig{}, Config{Source: &instanceStub{}, Fleet: &reads{}, DB: broken(t), ChainID: 1, Metrics: registry})
+	s := serverOf(t, FrontConfig{},
+		Config{Source: &instanceStub{}, Fleet: &reads{}, DB: broken(t), ChainID: 1, Metrics: registry})
 	require.Contains(t, body(t, get(t, mounted(t, FrontConfig{}, s).Handler(), "/metrics")), "relayer_is_leader 1")
 }
 

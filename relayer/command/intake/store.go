@@ -300,8 +300,8 @@ func (s *store) insert(ctx context.Context, tx pgx.Tx, fresh []candidate) ([]com
 	return stored, err
 }
 
-// cancelUnsigned asks for the end of a command, which send.Follow brings about; one that is cancelled already keeps its answer. One that has
-// a nonce is an operator's to cancel: a void costs gas.
+// cancelUnsigned asks for the end of a command, which send.Follow brings about; one that is cancelled already keeps
+// its answer. One that has a nonce is an operator's to cancel: a void costs gas.
 const cancelUnsigned = `
 	update commands set cancel_requested = true
 	 where chain_id = $1 and command_id = $2 and requester = $3 and state in ('accepted', 'cancelled')`

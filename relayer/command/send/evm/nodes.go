@@ -1,6 +1,6 @@
 // Package evm is what a sender of commands asks of the nodes, and what it sends them: an account's nonces, what a call
-// would do, receipts, who has used a nonce, fees, and signed transactions. Nodes may lie, lag and forget: each answer is
-// checked against its question, and what one node says alone is put to everyone before it ends anything.
+// would do, receipts, who has used a nonce, fees, and signed transactions. Nodes may lie, lag and forget: each answer
+// is checked against its question, and what one node says alone is put to everyone before it ends anything.
 package evm
 
 import (
@@ -36,9 +36,9 @@ type Caller interface {
 	Endpoints() []chain.EndpointStatus
 }
 
-// Nodes is a send.Chain behind JSON-RPC. The fees are the same for every sender: the first that wants those of a view asks,
-// and the others wait for its answer. A View leaves its branch open, so nothing that is compared with what is stored is
-// shared in this way: a block's hash from before a reorganisation would hide it for ever.
+// Nodes is a send.Chain behind JSON-RPC. The fees are the same for every sender: the first that wants those of a view
+// asks, and the others wait for its answer. A View leaves its branch open, so nothing that is compared with what is
+// stored is shared in this way: a block's hash from before a reorganisation would hide it for ever.
 type Nodes struct {
 	caller Caller
 	mu     sync.Mutex // of the two below

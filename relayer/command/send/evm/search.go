@@ -27,8 +27,8 @@ const (
 	bodiesAtMost = 8192
 )
 
-// Find is send.Chain's. The account's nonce after a block says on which side of it the transaction is; where no node has
-// that state any more, or nobody has sent it, the blocks are read one after the other.
+// Find is send.Chain's. The account's nonce after a block says on which side of it the transaction is; where no node
+// has that state any more, or nobody has sent it, the blocks are read one after the other.
 func (n *Nodes) Find(ctx context.Context, account common.Address, nonce, after uint64,
 	target Block) (*Transaction, error) {
 	low, high := after, target.Number // it is above low, and at high at most
