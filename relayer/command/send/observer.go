@@ -180,7 +180,7 @@ func (s *sender) halt(ctx context.Context, nonce uint64, found *evm.Transaction)
 
 // stop halts the sender, and says why. Without a stranger's transaction that may end by itself.
 func (s *sender) stop(ctx context.Context, stranger, why string) error {
-	why += ". evm.Look at the account in an explorer, then run `escrow-relayer sender adopt-nonce --sender " +
+	why += ". Look at the account in an explorer, then run `escrow-relayer sender adopt-nonce --sender " +
 		registry.Text(s.address) + "`"
 	changed, err := s.store.halt(ctx, s.account.NextNonce, why, stranger)
 	if changed {
