@@ -16,10 +16,10 @@ type Fees struct {
 	Tip  *big.Int // what others paid on top; without Base the gas price
 }
 
-// first is the offer of a first attempt: it survives base fees that double.
+// First is the offer of a first attempt: it survives base fees that double.
 func (f Fees) First() Price { return f.offer(2) }
 
-// least is the lowest offer that others of the last blocks would not outbid.
+// Least is the lowest offer that others of the last blocks would not outbid.
 func (f Fees) Least() Price { return f.offer(1) }
 
 // offer leaves room for a base fee that grows to so many times what it is.
@@ -33,7 +33,7 @@ func (f Fees) offer(times int64) Price {
 	return Price{Cap: limit.Add(limit, f.Tip), Tip: new(big.Int).Set(f.Tip)}
 }
 
-// enough reports whether an offer gets into the next block.
+// Enough reports whether an offer gets into the next block.
 func (f Fees) Enough(p Price) bool {
 	if f.Base == nil {
 		return p.Cap.Cmp(f.Tip) >= 0
@@ -45,7 +45,7 @@ func (f Fees) Enough(p Price) bool {
 // ErrCap means that the next offer would exceed what may be paid.
 var ErrCap = errors.New("the fee cap is reached")
 
-// raise is the offer that replaces another one: at least an eighth more of both fees, since nodes
+// Raise is the offer that replaces another one: at least an eighth more of both fees, since nodes
 // refuse less than a tenth, and at least what the chain asks for now. With gas for at most budget;
 // ErrCap if not even the eighth fits.
 func (f Fees) Raise(old Price, gas uint64, budget *big.Int) (Price, error) {
