@@ -37,8 +37,8 @@ var never = map[string]string{
 }
 
 const escrowRecords = `
-	select escrow, format('%s, %s to %s by %s, %s wei at %s, %s of %s', status, payer, payee, arbiter, amount, release_time,
-	       approvals, approvals_required) from escrow_records where chain_id = $1`
+	select escrow, format('%s, %s to %s by %s, %s wei at %s, %s of %s', status, payer, payee, arbiter, amount,
+	       release_time, approvals, approvals_required) from escrow_records where chain_id = $1`
 
 // tables checks that the ledger has exactly what the chain has, and nothing that never may be.
 func (r *run) tables(ctx context.Context, s side, truth *testchain.Truth, v *Verdict) error {

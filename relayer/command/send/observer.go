@@ -167,8 +167,8 @@ func (s *sender) checkForeign(ctx context.Context, look evm.Look, target evm.Blo
 		return nil
 	}
 
-	return s.stop(ctx, "", fmt.Sprintf("the chain knows nonces up to %d, but %d is the next one here: somebody else used the "+
-		"key, the account's code did (EIP-7702), or the database was restored to an earlier time", seen-1, next))
+	return s.stop(ctx, "", fmt.Sprintf("the chain knows nonces up to %d, but %d is the next one here: somebody else used "+
+		"the key, the account's code did (EIP-7702), or the database was restored to an earlier time", seen-1, next))
 }
 
 // halt stops the sender for a transaction that somebody else has sent.

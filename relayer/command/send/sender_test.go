@@ -235,7 +235,8 @@ func TestForeignUseHalts(t *testing.T) {
 
 	w.use()
 	w.awaitState("halted")
-	require.Equal(t, 1, w.int(`select count(*) from senders where reason like '% the key%. Look at the account in an explorer, then run %'`))
+	require.Equal(t, 1, w.int(`select count(*) from senders
+		where reason like '% the key%. Look at the account in an explorer, then run %'`))
 	id := w.accept(w.command(command.Approve, w.escrow(1, 0), nil))
 	w.mine(3)
 	require.Equal(t, command.Accepted, w.answer(id).State)
