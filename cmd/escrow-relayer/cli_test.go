@@ -164,7 +164,7 @@ func TestStatusAuditReplayMigrate(t *testing.T) {
 	require.Regexp(t, `r0 .* proved `, out)
 	require.Contains(t, out, "r0 leads")
 	require.Contains(t, out, "2520 of 2520 served")
-	code, out = call(t, env, "plan", "wait", "--timeout", "2m", "--instance", "r0", "--total", "1")
+	code, out = call(t, env, "plan", "wait", "--timeout", "5m", "--instance", "r0", "--total", "1")
 	require.Zero(t, code, out)
 	code, out = call(t, env, "plan", "wait", "--timeout", "0s", "--instance", "r1")
 	require.Equal(t, exitNo, code, out)

@@ -87,9 +87,7 @@ func TestKilledBetweenAcknowledgementAndNote(t *testing.T) {
 	require.NoError(t, err)
 	w.blocks(4)
 	require.NoError(t, w.Chain.Mine(t.Context(), w.Confirmations))
-	head, err := w.Head(t.Context())
-	require.NoError(t, err)
-	a, err := w.Audit(t.Context(), head-uint64(w.Confirmations)) // returns when all of it has been received
+	a, err := w.Audit(t.Context()) // returns when all of it has been received
 	require.NoError(t, err)
 	require.True(t, a.Clean(), a.String())
 	waiting := a.Received - before

@@ -2,11 +2,13 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -141,22 +143,46 @@ func (w *world) leader() (id string, epoch int64) {
 	return id, epoch
 }
 
-// audit mines what makes everything processable, and requires that it was published once and in order.
-func (w *world) audit(duplicates bool) {
+// audit mines what makes everything processable, and requires that it was published in order, and once but for crashes.
+func (w *world) audit(crashed bool) {
 	require.NoError(w.t, w.Chain.Mine(w.t.Context(), w.Confirmations))
-	head, err := w.Head(w.t.Context())
-	require.NoError(w.t, err)
 	ctx, cancel := context.WithTimeout(w.t.Context(), patience) // one of two endpoints is believed after a minute
 	defer cancel()
-	a, err := w.Audit(ctx, head-uint64(w.Confirmations))
+	a, err := w.Audit(ctx)
 	require.NoError(w.t, err)
 	require.Positive(w.t, a.Emitted)
-	require.True(w.t, a.Exact(), a.String())
-	if !duplicates {
-		require.True(w.t, a.Clean(), a.String())
+	w.t.Log(a)
+	told, warnings := w.warnings()
+	if ok := a.Exact() && (crashed || len(a.Duplicated) <= told); !ok {
+		w.t.Fatal(warnings)
+	}
+}
+
+// warnings are what the relayers logged when not all was well, and how many messages a second time they tell of: a
+// machine that is busy enough has them stop before the database has noted what Pub/Sub acknowledged.
+func (w *world) warnings() (repeats int, all string) {
+	logs, err := filepath.Glob(filepath.Join(w.Dir, "*.log"))
+	require.NoError(w.t, err)
+	for _, name := range logs {
+		text, err := os.ReadFile(name)
+		require.NoError(w.t, err)
+		for line := range strings.Lines(string(text)) {
+			var said struct {
+				Severity, Message string
+				Messages          int
+			}
+			if json.Unmarshal([]byte(line), &said) == nil && said.Severity == "INFO" {
+				continue
+			}
+
+			all += filepath.Base(name) + ": " + line
+			if strings.HasPrefix(said.Message, "stopped with") {
+				repeats += said.Messages
+			}
+		}
 	}
 
-	w.t.Log(a)
+	return repeats, all
 }
 
 func TestFleetSharesAdoptsAndGivesBack(t *testing.T) {

@@ -111,7 +111,7 @@ func (p *platform) wait(timeout string, args ...string) (code int, out string) {
 func (p *platform) moves(from, to int) {
 	step := func(number int) {
 		require.True(p.t, p.apply(number, to, nil))
-		code, out := p.wait("2m", "--instance", fmt.Sprint("escrow-relayer-", number), "--total", strconv.Itoa(to))
+		code, out := p.wait("5m", "--instance", fmt.Sprint("escrow-relayer-", number), "--total", strconv.Itoa(to))
 		require.Zero(p.t, code, out)
 	}
 	for i := from; i < to; i++ {
@@ -124,7 +124,7 @@ func (p *platform) moves(from, to int) {
 
 	for i := from - 1; i >= to; i-- {
 		p.remove(i)
-		code, out := p.wait("2m", "--gone", fmt.Sprint("escrow-relayer-", i))
+		code, out := p.wait("5m", "--gone", fmt.Sprint("escrow-relayer-", i))
 		require.Zero(p.t, code, out)
 	}
 
@@ -141,7 +141,7 @@ func grown(t *testing.T, n int) (p *platform, stop func()) {
 		require.True(t, p.apply(i, n, nil))
 	}
 
-	code, out = p.wait("2m")
+	code, out = p.wait("5m")
 	require.Zero(t, code, out)
 	done, ended := make(chan struct{}), make(chan error, 1)
 	var blocks atomic.Int64
@@ -224,7 +224,7 @@ func TestRepartitionStopsAtWhatDoesNotComeUp(t *testing.T) {
 	p.remove(3)
 	require.True(t, p.apply(3, 4, nil))
 	require.True(t, p.apply(0, 4, nil))
-	code, out = p.wait("2m", "--instance", "escrow-relayer-0", "--total", "4")
+	code, out = p.wait("5m", "--instance", "escrow-relayer-0", "--total", "4")
 	require.Zero(t, code, out)
 	require.False(t, p.apply(1, 4, map[string]string{"CONFIRMATIONS": "twelve"}))
 	p.until("all four serve", func(f *fleet.Fleet) bool { return unlocked(f) && f.Live() == 4 })

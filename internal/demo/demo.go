@@ -286,22 +286,16 @@ func (s *scene) perform(ctx context.Context) error {
 }
 
 // auditEvents lets the chain stand still, and compares it with what was published.
-func (c *chain) auditEvents(ctx context.Context) error {
+func (c *chain) auditEvents(ctx context.Context) (err error) {
 	ctx, end := context.WithTimeout(ctx, auditTimeout)
 	defer end()
 	// Let what was sent be mined, and be deep enough; then the chain stands still.
 	c.sim.SetInterval(0)
-	if err := c.sim.Mine(ctx, 2+confirmations); err != nil {
+	if err = c.sim.Mine(ctx, 2+confirmations); err != nil {
 		return err
 	}
 
-	head, err := c.lab.Head(ctx)
-	if err != nil {
-		return err
-	}
-
-	c.audit, err = c.lab.Audit(ctx, head-confirmations)
-
+	c.audit, err = c.lab.Audit(ctx)
 	return err
 }
 
@@ -436,7 +430,7 @@ func (s *scene) reorganise(ctx context.Context, c *chain) error {
 			return err
 		}
 
-		if _, err := c.lab.Audit(ctx, head-confirmations); err != nil {
+		if _, err := c.lab.Audit(ctx); err != nil {
 			return err
 		}
 

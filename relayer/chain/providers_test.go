@@ -375,13 +375,13 @@ func TestRates(t *testing.T) {
 
 			t.Run(name+" over "+kind, func(t *testing.T) {
 				t.Parallel()
-				synctest.Test(t, func(t *testing.T) { readUnderRate(t, refuse, kind, 3000, 20, 2*time.Minute) })
+				synctest.Test(t, func(t *testing.T) { readUnderRate(t, refuse, kind, 3000, 30, 2*time.Minute) })
 			})
 		}
 
 		t.Run(name+", above finality", func(t *testing.T) {
 			t.Parallel()
-			synctest.Test(t, func(t *testing.T) { readUnderRate(t, refuse, "http", 2940, 20, 2*time.Minute) })
+			synctest.Test(t, func(t *testing.T) { readUnderRate(t, refuse, "http", 2940, 30, 2*time.Minute) })
 		})
 	}
 }

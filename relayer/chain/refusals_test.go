@@ -2,6 +2,7 @@ package chain
 
 import (
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -18,19 +19,22 @@ func TestRangeLimitUnderOtherWords(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			chain := newChain(blocks, 3, 0)
-			n := startNode(t, chain)
-			n.finalized = blocks
-			n.refuseLogs(func(q testRequest, _, _, _ int) (int, string) {
-				if f := parseQuery(t, q.Params[0]); f.ToBlock-f.FromBlock >= most {
-					return 0, text
-				}
+			synctest.Test(t, func(t *testing.T) {
+				chain := newChain(blocks, 3, 0)
+				var p pipes
+				n, _ := p.node(t, chain)
+				n.finalized = blocks
+				n.refuseLogs(func(q testRequest, _, _, _ int) (int, string) {
+					if f := parseQuery(t, q.Params[0]); f.ToBlock-f.FromBlock >= most {
+						return 0, text
+					}
 
-				return 0, ""
+					return 0, ""
+				})
+				s := start(t, Config{URLs: []string{n.server.URL}, ChainID: 1, Finality: Latest, Dial: p.dial})
+				await(t, s, func(v View) bool { return v.Final == blocks })
+				require.EqualValues(t, blocks+1, backlog(t, s, chain, 1, blocks, time.Minute), s.Endpoints()[0].LastError)
 			})
-			s := start(t, Config{URLs: []string{n.server.URL}, ChainID: 1, Finality: Latest})
-			await(t, s, func(v View) bool { return v.Final == blocks })
-			require.EqualValues(t, blocks+1, backlog(t, s, chain, 1, blocks, time.Minute), s.Endpoints()[0].LastError)
 		})
 	}
 }

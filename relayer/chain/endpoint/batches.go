@@ -11,7 +11,7 @@ import (
 const callsPerBatch = 50
 
 // takesBatch reports whether batches of such a size have been answered, and none has failed since for no known reason.
-func (n *Node) takesBatch(size int) bool { return n.batches.proven(float64(size)) }
+func (n *Node) takesBatch(size int) bool { return size == 1 || n.batches.proven(float64(size)) }
 
 // mayBeRefused reports whether the failure of a batch as a whole can be one of its size: the first
 // request of it, sent alone, decides.

@@ -132,10 +132,10 @@ func (n *Node) examine(ctx context.Context, x *Examination, factory common.Addre
 		_, x.Subscribes = n.Subscribe(ctx)
 	}
 
-	var named *common.Address
-	if err := n.asksFor(ctx, head.Number, head.Number, nil); err != nil &&
-		n.asksFor(ctx, head.Number, head.Number, &factory) == nil { // whatever its words were
-		x.Addressed, named = err, &factory
+	var named []common.Address
+	if err := n.asksFor(ctx, head.Number, head.Number); err != nil &&
+		n.asksFor(ctx, head.Number, head.Number, factory) == nil { // whatever its words were
+		x.Addressed, named = err, []common.Address{factory}
 	}
 
 	n.probeRange(ctx, x, named)
@@ -148,12 +148,12 @@ func (n *Node) examine(ctx context.Context, x *Examination, factory common.Addre
 }
 
 // asksFor asks for logs that do not exist, so that only the range can be too
-// large. A node that wants addresses named is asked for the factory's.
-func (n *Node) asksFor(ctx context.Context, from, to uint64, named *common.Address) error {
+// large; of a contract where a node may want one named.
+func (n *Node) asksFor(ctx context.Context, from, to uint64, named ...common.Address) error {
 	nothing := common.Hash{0xe5, 0xc0}
 	address := ""
-	if named != nil {
-		address = `,"address":["` + named.Hex() + `"]`
+	if len(named) > 0 {
+		address = `,"address":["` + named[0].Hex() + `"]`
 	}
 
 	q := &rpc.Call{Method: rpc.GetLogs, Params: `[{"fromBlock":"` + rpc.Quantity(from) + `","toBlock":"` +
@@ -167,9 +167,9 @@ func (n *Node) asksFor(ctx context.Context, from, to uint64, named *common.Addre
 
 // probeRange finds the largest range that is answered, up to the configured one, at the head, where
 // every node has the blocks.
-func (n *Node) probeRange(ctx context.Context, x *Examination, named *common.Address) {
+func (n *Node) probeRange(ctx context.Context, x *Examination, named []common.Address) {
 	most := min(n.cfg.MaxRange, x.Head+1)
-	asks := func(blocks uint64) error { return n.asksFor(ctx, x.Head+1-blocks, x.Head, named) }
+	asks := func(blocks uint64) error { return n.asksFor(ctx, x.Head+1-blocks, x.Head, named...) }
 	err := asks(most)
 	if err == nil {
 		x.Range = most
@@ -200,7 +200,7 @@ func narrow(ctx context.Context, low, high, near uint64, tries int, so func(uint
 }
 
 // probeHistory finds the oldest block, from the first needed on, with header and logs served.
-func (n *Node) probeHistory(ctx context.Context, x *Examination, start uint64, named *common.Address) {
+func (n *Node) probeHistory(ctx context.Context, x *Examination, start uint64, named []common.Address) {
 	x.Oldest = min(start, x.Head)
 	has := func(number uint64) (logs bool, err error) {
 		var h rpc.Header
@@ -208,7 +208,7 @@ func (n *Node) probeHistory(ctx context.Context, x *Examination, start uint64, n
 			return false, err
 		}
 
-		if err := n.asksFor(ctx, number, number, named); err != nil || named != nil {
+		if err := n.asksFor(ctx, number, number, named...); err != nil || named != nil {
 			return true, err
 		}
 

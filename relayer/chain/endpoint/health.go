@@ -86,7 +86,8 @@ type Status struct {
 // health is whether a node is in use, from when it may be asked (from resume on where it is alone, from avoid on while
 // another node serves), and what operators are told of that. failures and faults, in a row, set how long; err is the
 // last error, which may be older than the last success. lied is when it last answered wrongly: logs that were asked for
-// before prove nothing, as a failure of a request sent before the last failure adds nothing.
+// before prove nothing, as a failure of a request sent before the last failure adds nothing, nor a refusal for the rate
+// of one sent before the pause.
 type health struct {
 	state         State
 	resume, avoid time.Time
@@ -141,7 +142,12 @@ func (n *Node) blame(ctx context.Context, err error, asked time.Time) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	now := n.cfg.Now()
-	repeated := !asked.IsZero() && asked.Before(n.health.failed) && n.health.failures > 0
+	since := n.health.failed
+	if rpc.Classify(err) == rpc.RateLimited {
+		since = n.health.resume // nothing is sent during a pause: what was refused was on its way
+	}
+
+	repeated := !asked.IsZero() && asked.Before(since) && n.health.failures > 0
 	news := n.health.err == nil || rpc.Classify(n.health.err) != rpc.Classify(err) || n.health.failures == 0
 	if n.health.err = err; !repeated {
 		n.health.failures++

@@ -2,13 +2,10 @@ package endpoint
 
 import (
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
 	"golang.org/x/sync/semaphore"
-
-	"github.com/fusion-prime/escrow-relayer/relayer/chain/rpc"
 )
 
 // limit is how much of one thing a node takes, as its answers and refusals show. A wrong one costs time and never
@@ -150,7 +147,6 @@ type span struct {
 	mu    sync.Mutex
 	kinds map[kind]*limit
 
-	told   atomic.Int32        // refusals in a row for another reason than the size
 	larger *semaphore.Weighted // is held for a range that is larger than any that was answered
 }
 
@@ -159,8 +155,6 @@ const (
 	// Answers with so many logs are large enough; twice as many are too large. A log takes some 600
 	// bytes as it comes and 400 decoded, and a backfill holds eight answers: four per watch.
 	enoughLogs = 1500
-	// What a refusal seems to say is believed so often in a row; the next one counts as one of the size.
-	believed = 2
 )
 
 // kind of logs: the first of the topics that a filter wants, and how many it wants.
@@ -199,7 +193,6 @@ func fullness(logs, bytes, enoughBytes int) float64 {
 
 // answered notes an answer: of so many blocks, and how many answers that are large enough it makes.
 func (s *span) answered(f *Filter, size uint64, full float64) {
-	s.told.Store(0)
 	s.of(f).answered(float64(size), full)
 }
 
@@ -215,11 +208,4 @@ func (s *span) refused(f *Filter, size uint64) bool {
 	clear(s.kinds) // it was not the range
 
 	return false
-}
-
-// misread takes a refusal that seems to be for another reason than its size, and reports whether that is
-// no longer believed: what was done about it did not help. A limit of the rate passes by waiting, and at
-// one block there is no size to doubt.
-func (s *span) misread(size uint64, kind rpc.Kind) bool {
-	return kind != rpc.RateLimited && size > 1 && s.told.Add(1) > believed
 }

@@ -83,8 +83,13 @@ var errFewer = errors.New("refused, and fewer blocks are worth a try")
 func (n *Node) refusal(ctx context.Context, err error, from, size uint64, f *Filter) error {
 	kind := rpc.Classify(err)
 	_, isSaid := errors.AsType[*logsRefused](err)
-	if isSaid && !rpc.Shrinks(kind) && n.span.misread(size, kind) {
-		kind = rpc.Failed
+	if isSaid && !rpc.Shrinks(kind) && kind != rpc.RateLimited && size > 1 {
+		switch alone := n.asksFor(ctx, from, from, f.Addresses...); {
+		case alone == nil:
+			kind = rpc.Failed // whatever its words are, it is the size
+		case rpc.Classify(alone) != kind:
+			return err
+		}
 	}
 
 	unknown := errors.Is(err, errUnexplained) || rpc.Vague(err) && !notSent(err)
@@ -117,8 +122,8 @@ func (n *Node) refusal(ctx context.Context, err error, from, size uint64, f *Fil
 func (n *Node) answersNamed(ctx context.Context, block uint64, f *Filter) bool {
 	const sure = 4 // a node that is only busy, or limits its rate, refuses one and not the other by chance
 	for range sure {
-		if f.Addresses != nil || n.asksFor(ctx, block, block, &common.Address{1}) != nil ||
-			n.asksFor(ctx, block, block, nil) == nil {
+		if f.Addresses != nil || n.asksFor(ctx, block, block, common.Address{1}) != nil ||
+			n.asksFor(ctx, block, block) == nil {
 			return false
 		}
 	}

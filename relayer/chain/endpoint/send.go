@@ -295,7 +295,7 @@ var errUnexplained = fmt.Errorf("%w, so it seems", rpc.ErrRate)
 // unexplained returns the refusal without a reason of what a node has answered before: it is busy, or it is the rate.
 func (n *Node) unexplained(b bounds, calls []*rpc.Call, err error) error {
 	i := slices.IndexFunc(calls, (*rpc.Call).Streams)
-	if i < 0 || len(calls) > 1 && !n.takesBatch(len(calls)) {
+	if i < 0 || !n.takesBatch(len(calls)) {
 		return nil
 	}
 
@@ -315,7 +315,7 @@ const lostTries = 3
 // tries is how often requests are sent at once while their answer is lost on its way: the connection
 // was idle for too long, or one of the machines behind the URL is broken.
 func (n *Node) tries(calls []*rpc.Call) int {
-	if len(calls) > 1 && !n.takesBatch(len(calls)) {
+	if !n.takesBatch(len(calls)) {
 		return 1 // its size may be the reason
 	}
 
@@ -363,7 +363,8 @@ func (n *Node) fails(ctx context.Context, b bounds, calls []*rpc.Call, err error
 		n.worked(s.at, s.took) // it concerns what was asked for
 	default:
 		n.blame(ctx, err, s.at)
-		if b.answered && broke(err) && !errors.Is(err, rpc.ErrAbandoned) { // some end the connection instead of a refusal
+		fits := b.answered || n.takesBatch(len(calls)) && !slices.ContainsFunc(calls, (*rpc.Call).Streams)
+		if fits && broke(err) && !errors.Is(err, rpc.ErrAbandoned) { // some end the connection instead of a refusal
 			n.gate.refused(s, n.Pause(false))
 		}
 	}
