@@ -137,7 +137,7 @@ func TestDoctor(t *testing.T) {
 			}
 
 			t.Logf("%d requests", sum)
-			require.LessOrEqual(t, sum, 200)
+			require.LessOrEqual(t, sum, 400) // 170, and what a busy machine answers too late is asked again
 			require.Greater(t, sum, 10)
 		}
 	})

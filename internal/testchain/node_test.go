@@ -17,7 +17,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/internal/testchain/contracts"
 )
 
-const patience = 2 * time.Minute
+const patience = 5 * time.Minute
 
 func within(t testing.TB) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)

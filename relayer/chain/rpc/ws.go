@@ -109,7 +109,7 @@ func (t *WS) connect(ctx context.Context, apart bool) (*wsConn, error) {
 		return nil, context.Cause(ctx)
 	}
 
-	if l.conn != nil && !l.conn.ended() {
+	if l.conn != nil && !l.conn.closed.Load() {
 		return l.conn, nil
 	}
 
@@ -198,6 +198,7 @@ func (t *WS) over(ctx context.Context, conn *wsConn, calls []*Call, limit int64,
 type wsConn struct {
 	c      *websocket.Conn
 	silent *time.Timer   // closes the connection, unless something arrives
+	closed atomic.Bool   // close was called
 	done   chan struct{} // closed when the connection is over
 	heads  chan Header   // of the subscription: the newest, older ones are dropped
 
@@ -220,20 +221,14 @@ type wsWait struct {
 	delivered chan struct{}
 }
 
-// close ends the connection. It may be called at any time, by several.
-func (c *wsConn) close() { _ = c.c.CloseNow() }
+// close ends the connection, which nobody uses any more from then on. It may be called at any time, by several.
+func (c *wsConn) close() {
+	c.closed.Store(true)
+	_ = c.c.CloseNow()
+}
 
 // alive notes that something has arrived.
 func (c *wsConn) alive() { c.silent.Reset(wsDeadline) }
-
-func (c *wsConn) ended() bool {
-	select {
-	case <-c.done:
-		return true
-	default:
-		return false
-	}
-}
 
 func (c *wsConn) await(first uint64, calls []*Call, limit int64, arrived func()) (*wsWait, error) {
 	w := &wsWait{first: first, calls: make([]*Call, len(calls)), limit: limit, arrived: arrived,
@@ -244,7 +239,7 @@ func (c *wsConn) await(first uint64, calls []*Call, limit int64, arrived func())
 
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.ended() {
+	if c.closed.Load() {
 		return nil, ErrDisconnected
 	}
 
@@ -272,7 +267,7 @@ func (c *wsConn) giveUp(w *wsWait, late bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.waiting, w)
-	if late && c.answered == w.before && !c.ended() {
+	if late && c.answered == w.before && !c.closed.Load() {
 		c.cause = ErrAbandoned
 		c.close()
 	}
@@ -338,6 +333,7 @@ func (c *wsConn) read() {
 				cause = m.broken
 			}
 
+			c.close() // before its asker asks for less
 			c.tooLarge(m.broken)
 
 			return

@@ -136,6 +136,26 @@ func TestSocketWithTooLargeAnAnswer(t *testing.T) {
 	}
 }
 
+// What is asked after too large an answer goes over another connection, however soon it is asked.
+func TestAfterTooLargeAnAnswer(t *testing.T) {
+	client := socket(t, func(body []byte) []byte {
+		var q struct {
+			ID     uint64
+			Method string
+		}
+		_ = json.Unmarshal(body, &q)
+		length := map[string]int{"long": notificationLimit}[q.Method]
+
+		return fmt.Appendf(nil, `{"id":%d,"result":"%s"}`, q.ID, strings.Repeat("x", length))
+	})
+	ask := func(method string) error {
+		_, err := client.Exchange(t.Context(), []*Call{{Method: method, Params: "[]"}}, notificationLimit, nil)
+		return err
+	}
+	require.ErrorIs(t, ask("long"), ErrTooLarge)
+	require.NoError(t, ask("short"))
+}
+
 // Too large an answer of logs ends neither a subscription nor what else is asked.
 func TestSocketApart(t *testing.T) {
 	client := socket(t, func(body []byte) []byte {
