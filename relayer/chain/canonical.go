@@ -88,8 +88,8 @@ func (s *Source) canonical(ctx context.Context, cast vote, numbers ...uint64) (l
 // buried returns the headers of from..to, to be processed. Where depth decides that (CONFIRMATIONS), they are
 // linked to a head that is as deep above them and leads through the tip: a head of another branch than the one
 // that is agreed on leaves open how deep a block lies. Where a tag decides, the tip leads to them through a block that
-// an endpoint calls so: a number is final on the branch of its block only.
-func (s *Source) buried(ctx context.Context, from, to uint64) ([]Header, error) {
+// an endpoint calls so, or that block through the tip: a number is final on the branch of its block only.
+func (s *Source) buried(ctx context.Context, from, to uint64) (list []Header, err error) {
 	tip, _, err := s.outlook.agreement.Anchor(to)
 	if err != nil {
 		return nil, err
@@ -105,26 +105,29 @@ func (s *Source) buried(ctx context.Context, from, to uint64) ([]Header, error) 
 		anchor = place{to, list[0].Hash}
 	}
 
-	if least <= tip.number {
-		ways := s.outlook.tagged(to, anchor.number)
-		if len(ways) == 0 {
-			ways = []place{anchor}
-		}
+	if tip == anchor && s.cfg.tagsDecide() {
+		err = fmt.Errorf("%w: no endpoint in use calls block %d, or one after it, %s", ErrBehind, to, s.cfg.Finality)
+		for _, tag := range s.outlook.tagged(to) {
+			way, top := tag, anchor
+			if tag.number > anchor.number {
+				way, top = anchor, tag
+			}
 
-		var list []Header
-		for _, way := range ways {
-			if list, err = s.chain(ctx, from, to, way, anchor); err == nil {
-				break
+			if list, err = s.chain(ctx, from, to, way, top); err == nil {
+				return list, nil
 			}
 		}
 
-		return list, err
+		return nil, err
+	}
+
+	if least <= tip.number {
+		return s.chain(ctx, from, to, anchor, anchor)
 	}
 
 	err = fmt.Errorf("%w: no endpoint in use has block %d, by which block %d is as deep as it has to be", ErrBehind,
 		least, to)
 	for _, head := range s.outlook.heads(least) {
-		var list []Header
 		if list, err = s.chain(ctx, from, to, anchor, head); err == nil {
 			return list, nil
 		}

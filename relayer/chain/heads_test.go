@@ -361,33 +361,35 @@ func TestHealthNamesTheMissingTag(t *testing.T) {
 // A number is final on the branch of its block only: where machines behind two URLs have stayed on a branch that the
 // chain has left, and others there name the final block, what the former have at that height is not processed.
 func TestATagIsOfItsBranch(t *testing.T) {
-	left := newChain(20, 1, 0)
-	chain := left.fork(15, 1, 1)
-	var urls []string
-	var nodes []*testNode
-	for range 2 {
-		n := startNode(t, left)
-		n.lie = func(_ string, params []json.RawMessage) (any, error) {
-			if len(params) > 0 && string(params[0]) == `"finalized"` {
-				return blockJSON(chain.headers[16]), nil
+	for _, final := range []uint64{16, 20} { // below the tip, and at a machine that is ahead of it
+		left := newChain(19, 1, 0)
+		chain := left.fork(15, 1, 1)
+		var urls []string
+		var nodes []*testNode
+		for range 2 {
+			n := startNode(t, left)
+			n.lie = func(_ string, params []json.RawMessage) (any, error) {
+				if len(params) > 0 && string(params[0]) == `"finalized"` {
+					return blockJSON(chain.headers[final]), nil
+				}
+
+				return nil, nil //nolint:nilnil // the truth
 			}
-
-			return nil, nil //nolint:nilnil // the truth
+			urls, nodes = append(urls, n.server.URL), append(nodes, n)
 		}
-		urls, nodes = append(urls, n.server.URL), append(nodes, n)
-	}
 
-	s := start(t, Config{URLs: urls, ChainID: 1, Finality: Finalized})
-	await(t, s, func(v View) bool { return v.Target == 16 && v.Head == 20 && allUp(s) })
-	for _, err := range s.Read(t.Context(), 1, 16, filterA()) {
-		require.ErrorIs(t, err, ErrDisagree)
-	}
+		s := start(t, Config{URLs: urls, ChainID: 1, Finality: Finalized})
+		await(t, s, func(v View) bool { return v.Target == min(final, 19) && v.Head == 19 && allUp(s) })
+		for _, err := range s.Read(t.Context(), 1, min(final, 19), filterA()) {
+			require.Error(t, err, "finalized %d", final)
+		}
 
-	for _, n := range nodes {
-		n.set(func() { n.chain, n.head = chain, 21 })
-	}
+		for _, n := range nodes {
+			n.set(func() { n.chain, n.head = chain, 20 })
+		}
 
-	await(t, s, func(v View) bool { return v.Head == 21 })
-	got, _ := collect(t, s, 1, 16, filterA())
-	require.Equal(t, chain.all(1, 16), got)
+		await(t, s, func(v View) bool { return v.Head == 20 })
+		got, _ := collect(t, s, 1, final, filterA())
+		require.Equal(t, chain.all(1, final), got)
+	}
 }

@@ -228,14 +228,10 @@ func (o *outlook) tag(c endpoint.Claim) Header {
 	return c.Final
 }
 
-// tagged are the blocks from..to that endpoints in use call safe, or final, where that decides what is processed.
-func (o *outlook) tagged(from, to uint64) (list []place) {
-	if !o.cfg.tagsDecide() {
-		return nil
-	}
-
+// tagged are the blocks from one on that endpoints in use call safe, or final, whichever decides what is processed.
+func (o *outlook) tagged(from uint64) (list []place) {
 	for _, c := range o.claims() {
-		if h := o.tag(c); h.Number >= from && h.Number <= to {
+		if h := o.tag(c); h.Number >= from {
 			list = append(list, place{h.Number, h.Hash})
 		}
 	}
