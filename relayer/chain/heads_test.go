@@ -361,7 +361,7 @@ func TestHealthNamesTheMissingTag(t *testing.T) {
 // A number is final on the branch of its block only: where machines behind two URLs have stayed on a branch that the
 // chain has left, and others there name the final block, what the former have at that height is not processed.
 func TestATagIsOfItsBranch(t *testing.T) {
-	for _, final := range []uint64{16, 20} { // below the tip, and at a machine that is ahead of it
+	for final, refusal := range map[uint64]error{16: ErrDisagree, 20: ErrBehind} { // below the tip, and above it
 		left := newChain(19, 1, 0)
 		chain := left.fork(15, 1, 1)
 		var urls []string
@@ -381,7 +381,7 @@ func TestATagIsOfItsBranch(t *testing.T) {
 		s := start(t, Config{URLs: urls, ChainID: 1, Finality: Finalized})
 		await(t, s, func(v View) bool { return v.Target == min(final, 19) && v.Head == 19 && allUp(s) })
 		for _, err := range s.Read(t.Context(), 1, min(final, 19), filterA()) {
-			require.Error(t, err, "finalized %d", final)
+			require.ErrorIs(t, err, refusal, "finalized %d", final)
 		}
 
 		for _, n := range nodes {
