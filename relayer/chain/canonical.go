@@ -105,30 +105,23 @@ func (s *Source) buried(ctx context.Context, from, to uint64) (list []Header, er
 		anchor = place{to, list[0].Hash}
 	}
 
-	if tip == anchor && s.cfg.tagsDecide() {
-		err = fmt.Errorf("%w: no endpoint in use calls block %d, or one after it, %s", ErrBehind, to, s.cfg.Finality)
-		for _, tag := range s.outlook.tagged(to) {
-			way, top := tag, anchor
-			if tag.number > anchor.number {
-				way, top = anchor, tag
-			}
-
-			if list, err = s.chain(ctx, from, to, way, top); err == nil {
-				return list, nil
-			}
-		}
-
-		return nil, err
-	}
-
-	if least <= tip.number {
+	of := func(c endpoint.Claim) Header { return c.Head }
+	switch {
+	case tip == anchor && s.cfg.tagsDecide():
+		of = s.outlook.tag
+	case least <= tip.number:
 		return s.chain(ctx, from, to, anchor, anchor)
 	}
 
-	err = fmt.Errorf("%w: no endpoint in use has block %d, by which block %d is as deep as it has to be", ErrBehind,
-		least, to)
-	for _, head := range s.outlook.heads(least) {
-		if list, err = s.chain(ctx, from, to, anchor, head); err == nil {
+	err = fmt.Errorf("%w: no endpoint in use has block %d, or one after it, as FINALITY=%s asks for block %d", ErrBehind,
+		least, s.cfg.Finality, to)
+	for _, named := range s.outlook.places(least, of) {
+		way, top := named, anchor
+		if named.number > anchor.number {
+			way, top = anchor, named
+		}
+
+		if list, err = s.chain(ctx, from, to, way, top); err == nil {
 			return list, nil
 		}
 	}

@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
@@ -392,4 +394,46 @@ func TestATagIsOfItsBranch(t *testing.T) {
 		got, _ := collect(t, s, 1, final, filterA())
 		require.Equal(t, chain.all(1, final), got)
 	}
+}
+
+// A final block far above all that is known, of one endpoint, takes neither memory nor headers without end, also where
+// what another one calls final is of another branch.
+func TestFinalBlockFarAbove(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		chain := newChain(100, 1, 0)
+		var p pipes
+		liar, _ := p.node(t, chain)
+		honest, _ := p.node(t, chain)
+		liar.finalized = 80
+		other := chain.headers[80]
+		other.Hash = common.Hash{9}
+		honest.lie = func(_ string, params []json.RawMessage) (any, error) {
+			if len(params) > 0 && string(params[0]) == `"finalized"` {
+				return blockJSON(other), nil
+			}
+
+			return nil, nil
+		}
+		s := start(t, Config{URLs: []string{liar.server.URL, honest.server.URL}, ChainID: 1, Finality: Finalized,
+			Dial: p.dial})
+		await(t, s, func(v View) bool { return v.Target == 80 && allUp(s) })
+		top, parent := chain.headers[1], chain.headers[0]
+		top.Number, parent.Number = 1<<40, 1<<40-1
+		liar.set(func() {
+			liar.lie = func(method string, params []json.RawMessage) (any, error) {
+				switch {
+				case method == rpc.GetByHash:
+					return blockJSON(parent), nil
+				case len(params) > 0 && strings.Contains(`"latest" "finalized"`, string(params[0])):
+					return blockJSON(top), nil
+				}
+
+				return nil, nil
+			}
+		})
+		await(t, s, func(View) bool { return s.nodes[0].Claim().Final.Number == top.Number && allUp(s) })
+		for _, err := range s.Read(t.Context(), 60, 80, filterA()) {
+			require.ErrorIs(t, err, ErrDisagree)
+		}
+	})
 }

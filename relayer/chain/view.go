@@ -114,17 +114,17 @@ func (o *outlook) depth() uint64 {
 	return o.cfg.Confirmations
 }
 
-// heads are those of the endpoints in use from a height on that are not far above all that is known, the highest
-// first.
-func (o *outlook) heads(least uint64) (list []place) {
+// places are blocks from a height on of which endpoints in use tell, as their heads or tags, the lowest first: it takes
+// the fewest headers. One far above all that is known would take headers without end, if it was invented.
+func (o *outlook) places(least uint64, of func(endpoint.Claim) Header) (list []place) {
 	for _, c := range o.claims() {
-		p := place{c.Head.Number, c.Head.Hash}
+		p := place{of(c).Number, of(c).Hash}
 		if p.number >= least && !o.leaps(p.number) && !slices.Contains(list, p) {
 			list = append(list, p)
 		}
 	}
 
-	slices.SortFunc(list, func(a, b place) int { return cmp.Compare(b.number, a.number) })
+	slices.SortFunc(list, func(a, b place) int { return cmp.Compare(a.number, b.number) })
 
 	return list
 }
@@ -226,17 +226,6 @@ func (o *outlook) tag(c endpoint.Claim) Header {
 	}
 
 	return c.Final
-}
-
-// tagged are the blocks from one on that endpoints in use call safe, or final, whichever decides what is processed.
-func (o *outlook) tagged(from uint64) (list []place) {
-	for _, c := range o.claims() {
-		if h := o.tag(c); h.Number >= from {
-			list = append(list, place{h.Number, h.Hash})
-		}
-	}
-
-	return list
 }
 
 // secondOf returns the claim with the second highest number, of one alone that one: what two endpoints reach.
