@@ -16,6 +16,7 @@ func TestRangeLimitUnderOtherWords(t *testing.T) {
 		"the code in unknown words":        `{"code":-32701,"message":"nay"}`,
 		"the words of a pruned block":      `{"code":-32000,"message":"older than the lookback"}`,
 		"the words of a batch":             `{"code":-32000,"message":"batch it otherwise"}`,
+		"the words of a rate":              `{"code":-32005,"message":"rate limit exceeded"}`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -33,7 +34,7 @@ func TestRangeLimitUnderOtherWords(t *testing.T) {
 				})
 				s := start(t, Config{URLs: []string{n.server.URL}, ChainID: 1, Finality: Latest, Dial: p.dial})
 				await(t, s, func(v View) bool { return v.Final == blocks })
-				require.EqualValues(t, blocks+1, backlog(t, s, chain, 1, blocks, time.Minute), s.Endpoints()[0].LastError)
+				require.EqualValues(t, blocks+1, backlog(t, s, chain, 1, blocks, 2*time.Minute), s.Endpoints()[0].LastError)
 			})
 		})
 	}

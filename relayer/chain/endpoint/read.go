@@ -92,9 +92,12 @@ func (n *Node) refusal(ctx context.Context, err error, from, size uint64, f *Fil
 		}
 	}
 
-	unknown := errors.Is(err, errUnexplained) || rpc.Vague(err) && !notSent(err)
+	rate := kind == rpc.RateLimited && !errors.Is(err, errPaused)
 	switch {
-	case unknown && n.span.of(f).spares(float64(size)): // it has answered for as many: once more, and it is the range
+	case (rate || rpc.Vague(err) && !notSent(err)) && n.span.of(f).spares(float64(size)):
+		// it has answered for as many: once more, and it is the range
+	case rate && size > 1: // what is more than is let through at once would be refused for ever
+		n.span.refused(f, size)
 	case kind == rpc.Pruned:
 		if n.gives.oldLogs.note(from) {
 			err = fmt.Errorf("%w: %w", ErrNoHistory, err)
