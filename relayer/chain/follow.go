@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cenkalti/backoff/v4"
+
 	"github.com/fusion-prime/escrow-relayer/relayer/chain/endpoint"
 	"github.com/fusion-prime/escrow-relayer/relayer/chain/rpc"
 )
@@ -26,6 +28,9 @@ const (
 	silentLooks = 3
 	// reserveSeldom bounds the pause between two looks at an endpoint in reserve.
 	reserveSeldom = 30 * time.Second
+	// subscribeSeldom bounds the pause, longer each time, after which an endpoint is asked again to announce its head,
+	// where that has brought no block since the last time. It is looked at meanwhile.
+	subscribeSeldom = 10 * time.Minute
 )
 
 // errSilent means that a subscription counts as dead, and is made again over a new connection.
@@ -40,9 +45,11 @@ func (s *Source) follow(ctx context.Context, n *endpoint.Node) {
 	ctx = endpoint.Later(ctx)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	subscribes, missed := n.WebSocket(), 0
-	sub := &rpc.Subscription{} // announces nothing
-	var heard time.Time        // when the last look ended, or a block was announced; zero: there was none
+	sub, missed := &rpc.Subscription{}, 0 // announces nothing
+	again := backoff.NewExponentialBackOff(backoff.WithInitialInterval(lookAround),
+		backoff.WithMaxInterval(subscribeSeldom), backoff.WithMaxElapsedTime(0))
+	var subscribes time.Time // when it may be asked to announce its head the next time
+	var heard time.Time      // when the last look ended, or a block was announced; zero: there was none
 	for {
 		select {
 		case <-ctx.Done():
@@ -54,6 +61,7 @@ func (s *Source) follow(ctx context.Context, n *endpoint.Node) {
 				s.poll(ctx, n) // there are nodes whose announcements lack parts of the header
 			}
 
+			again.Reset()
 			missed, heard = 0, s.cfg.Now()
 
 			continue
@@ -67,10 +75,12 @@ func (s *Source) follow(ctx context.Context, n *endpoint.Node) {
 		pause := n.Pause(s.servedBut(n))
 		if pause > 0 {
 			n.Retire() // one that is kept out only because others serve is not in use
-		} else if subscribes && sub.Done == nil {
-			if sub, subscribes = s.subscribe(ctx, n); sub.Done != nil {
+		} else if n.WebSocket() && sub.Done == nil && !s.cfg.Now().Before(subscribes) {
+			if sub = s.subscribe(ctx, n); sub.Done != nil {
 				missed, heard = 0, s.cfg.Now()
 			}
+
+			subscribes = s.cfg.Now().Add(again.NextBackOff())
 		} else if pause = s.nextLook(n, sub.Done != nil, heard).Sub(s.cfg.Now()); pause <= 0 {
 			before := n.Claim().Head.Number
 			s.poll(ctx, n)
@@ -219,26 +229,22 @@ func (s *Source) noteTags(ctx context.Context, n *endpoint.Node, head uint64, ca
 	return nil
 }
 
-// subscribe has an endpoint announce its head, and looks at it once. It reports whether to try that again:
-// some nodes have no subscriptions.
-func (s *Source) subscribe(ctx context.Context, n *endpoint.Node) (*rpc.Subscription, bool) {
+// subscribe has an endpoint announce its head, and looks at it once. Some nodes have no subscriptions.
+func (s *Source) subscribe(ctx context.Context, n *endpoint.Node) *rpc.Subscription {
 	sub, err := n.Subscribe(ctx)
 	if err == nil {
 		s.poll(ctx, n)
-		return sub, true
+		return sub
 	}
 
-	if refused, is := errors.AsType[*rpc.Error](err); is && rpc.Classify(err) != rpc.RateLimited {
+	if refused, is := errors.AsType[*rpc.Error](err); is {
 		s.cfg.Logger.WarnContext(ctx, "endpoint has no subscriptions, polling instead",
 			slog.String("endpoint", n.Name()), slog.Any("err", refused))
-		return &rpc.Subscription{}, false
-	}
-
-	if ctx.Err() == nil {
+	} else if ctx.Err() == nil {
 		s.outlook.refresh(ctx)
 	}
 
-	return &rpc.Subscription{}, true
+	return &rpc.Subscription{}
 }
 
 // announced notes a block that an endpoint has announced, and asks for the tags when they are due.
@@ -296,18 +302,33 @@ func (s *Source) arrived(ctx context.Context, n *endpoint.Node, h Header) {
 	s.meet(ctx, n, h)
 }
 
-// meet asks other endpoints for a block that one has reported, where blocks wait for two to say the same:
-// endpoints that are looked at now and then report other heights.
+// meet asks other endpoints for a block that one has reported, where blocks wait for two to say the same: endpoints
+// that are looked at now and then report other heights. They are asked as often as they would be looked at, and not as
+// often as that one reports blocks.
 func (s *Source) meet(ctx context.Context, n *endpoint.Node, h Header) {
 	for _, other := range s.nodes {
 		if tip, _ := s.outlook.agreement.Tip(); !s.outlook.waits() || h.Number <= tip.number {
 			return
 		}
 
-		if other != n && other.Serves() && other.Claim().Head.Number >= h.Number {
+		if c := other.Claim(); other != n && c.Serves && c.Head.Number >= h.Number && s.mayMeet(other) {
 			s.asks(ctx, other, h.Number)
 		}
 	}
+}
+
+// mayMeet reports whether to ask an endpoint for a block that another one has reported, and notes that it is asked.
+func (s *Source) mayMeet(n *endpoint.Node) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	mean, _ := s.outlook.rhythm()
+	if s.cfg.Now().Before(s.met[n].Add(min(max(mean/3, s.cfg.PollInterval/4), s.cfg.PollInterval))) {
+		return false
+	}
+
+	s.met[n] = s.cfg.Now()
+
+	return true
 }
 
 // asks has an endpoint show its block at a height.

@@ -272,6 +272,37 @@ func TestNoSubscriptions(t *testing.T) {
 	await(t, s, func(v View) bool { return v.Head == 50 })
 }
 
+// A node that ends the connection over which it is to announce its head, at once or a little later, is polled, and
+// seldom asked for that again.
+func TestSubscriptionsEndTheConnection(t *testing.T) {
+	for _, answers := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			chain := newChain(60, 1, 0)
+			var p pipes
+			node, host := p.node(t, chain)
+			node.head = 50
+			node.limit = func(body []byte, _ func()) []byte {
+				answer := node.serve(body, func() {})
+				switch subscribes := strings.Contains(string(body), rpc.Subscribe); {
+				case subscribes && answers:
+					time.AfterFunc(time.Millisecond, host.cut)
+				case subscribes:
+					host.cut()
+				}
+
+				return answer
+			}
+			s := start(t, Config{URLs: []string{node.ws()}, ChainID: 1, Finality: Latest, PollInterval: time.Second,
+				Dial: p.dial})
+			await(t, s, func(v View) bool { return v.Head == 50 })
+			<-time.After(10 * time.Minute)
+			require.Less(t, node.count(rpc.Subscribe), 100)
+			node.set(func() { node.head = 60 })
+			await(t, s, func(v View) bool { return v.Head == 60 })
+		})
+	}
+}
+
 // A reader that is called off is no answer for another that waits for the same block.
 func TestMemo(t *testing.T) {
 	m := newMemo()
@@ -435,5 +466,30 @@ func TestFinalBlockFarAbove(t *testing.T) {
 		for _, err := range s.Read(t.Context(), 60, 80, filterA()) {
 			require.ErrorIs(t, err, ErrDisagree)
 		}
+	})
+}
+
+// An endpoint that announces inventions all the time does not have another one asked for each of them.
+func TestInventionsAskNothingOfOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		chain := newChain(60, 1, 0)
+		forks := []*testChain{chain.fork(51, 1, 1), chain.fork(51, 1, 2)}
+		var p pipes
+		honest, _ := p.node(t, chain)
+		liar, _ := p.node(t, chain)
+		honest.head, liar.head = 50, 50
+		s := start(t, Config{URLs: []string{honest.server.URL, liar.ws()}, ChainID: 1, Finality: Latest, Dial: p.dial,
+			PollInterval: time.Second})
+		await(t, s, func(v View) bool { return v.Target == 50 && liar.count(rpc.Subscribe) > 0 })
+		before := honest.count(rpc.GetByNumber)
+		honest.set(func() { honest.head = 60 })
+		for i := range 6000 {
+			liar.set(func() { liar.chain, liar.head = forks[i%2], 51 })
+			liar.announce()
+			<-time.After(10 * time.Millisecond)
+		}
+
+		require.EqualValues(t, 50, s.View().Target)
+		require.Less(t, honest.count(rpc.GetByNumber)-before, 600)
 	})
 }

@@ -61,7 +61,8 @@ type Source struct {
 	unproved atomic.Bool
 
 	mu     sync.Mutex
-	offers *sync.WaitGroup // transactions on their way to endpoints; Close waits for them, and leaves a new one
+	met    map[*endpoint.Node]time.Time // when it was last asked for a block that another one had reported
+	offers *sync.WaitGroup              // transactions on their way; Close waits for them, and leaves a new one
 }
 
 // New starts nothing.
@@ -71,7 +72,8 @@ func New(cfg Config) *Source {
 	names := endpointNames(cfg.URLs)
 	s := &Source{cfg: &cfg, ring: newRing(), memo: newMemo(), secrets: redact.New(cfg.URLs...),
 		metrics: endpoint.NewMetrics(cfg.Registerer, names), large: semaphore.NewWeighted(1),
-		headers: semaphore.NewWeighted(1), news: make(chan struct{}, 1), offers: &sync.WaitGroup{}}
+		headers: semaphore.NewWeighted(1), news: make(chan struct{}, 1), offers: &sync.WaitGroup{},
+		met: map[*endpoint.Node]time.Time{}}
 	shown := s.signal
 	if cfg.Proof == ProveNone {
 		shown = nil
