@@ -39,7 +39,7 @@ const (
 
 // What an endpoint allows per second, and how long a first start may take on a machine that is ten times busier: with
 // the whole table the allowance is a free endpoint's.
-var itemsPerSecond, firstStartLimit = uint64(50), 5 * time.Minute
+var itemsPerSecond, firstStartLimit = uint64(50), 10 * time.Minute
 
 func init() {
 	if long.Tables {

@@ -25,7 +25,7 @@ import (
 var bin string
 
 // patience is what only something that hangs exceeds, also on a machine that does much else.
-const patience = 3 * time.Minute
+const patience = 10 * time.Minute
 
 func TestMain(m *testing.M) {
 	dir, err := os.MkdirTemp("", "escrow-relayer-bin-")

@@ -209,6 +209,42 @@ func TestLogsThatTakeLong(t *testing.T) {
 	}
 }
 
+// What can wait waits for a slow node: an audit does not end because it took its node for a dead one.
+func TestWhatCanWaitIsNotAskedTwice(t *testing.T) {
+	for _, way := range []string{"by range", "block by block"} {
+		t.Run(way, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				chain := newChain(100, 3, 0)
+				var p pipes
+				n, _ := p.node(t, chain)
+				n.finalized = map[string]uint64{"by range": 100}[way]
+				n.http = func(w http.ResponseWriter, r *http.Request) bool {
+					b, _ := io.ReadAll(r.Body)
+					if strings.Contains(string(b), rpc.GetLogs) || strings.Contains(string(b), rpc.GetReceipts) {
+						select {
+						case <-t.Context().Done():
+						case <-time.After(7 * time.Second):
+						}
+					}
+
+					_, _ = w.Write(n.serve(b, nil))
+
+					return true
+				}
+				s := start(t, Config{URLs: []string{n.server.URL}, ChainID: 1, Finality: Latest, Dial: p.dial})
+				await(t, s, func(v View) bool { return v.Head == 100 })
+				last := uint64(0)
+				for b, err := range s.Read(Later(t.Context()), 1, 20, filterA()) {
+					require.NoError(t, err)
+					last = b.To
+				}
+
+				require.EqualValues(t, 20, last)
+			})
+		})
+	}
+}
+
 // Logs that begin to arrive in time may take as long as a request may, and are asked for once.
 func TestLogsThatArriveSlowly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -26,10 +26,12 @@ type provider struct {
 	tooFast refusal
 	atOnce  int // batches; more it refuses
 	tooMany refusal
-	batch   int    // requests
-	blocks  uint64 // of one request
+	batch   int           // requests
+	blocks  uint64        // of one request
+	each    time.Duration // an item has it to itself for so long, also when nobody waits for it any more
 
 	mu       sync.Mutex
+	busy     time.Time // until then it works
 	inFlight int
 	sent     []time.Time // items
 	refused  int         // batches, for any limit
@@ -75,13 +77,26 @@ func (p *provider) serve(n *testNode, w http.ResponseWriter, b []byte, subscribe
 	}
 
 	select {
-	case <-time.After(answersAfter):
+	case <-time.After(answersAfter + p.queue(len(batch))):
 	case <-p.t.Context().Done(): // a bubble ends with everything in it
 	}
 
 	answer := n.serve(b, subscribed)
 	p.end() // who has the answer may ask again at once, before this returns
 	_, _ = w.Write(answer)
+}
+
+// queue is how long a batch of so many items waits, behind those before it, for the end of its own work.
+func (p *provider) queue(items int) time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if now := time.Now(); p.busy.Before(now) {
+		p.busy = now
+	}
+
+	p.busy = p.busy.Add(time.Duration(items) * p.each)
+
+	return time.Until(p.busy)
 }
 
 func (p *provider) begin(batch []testRequest) (refuse refusal) {
@@ -272,6 +287,21 @@ func TestLimitOfTheRate(t *testing.T) {
 					})
 				})
 			}
+		}
+	}
+}
+
+// A node that refuses nothing and takes long for each item is read to the end, as fast as it answers: what it is asked
+// for at once becomes so little that it answers in time.
+func TestASlowNodeIsRead(t *testing.T) {
+	for _, each := range []time.Duration{200 * time.Millisecond, 500 * time.Millisecond, 2 * time.Second} {
+		for _, kind := range []string{"http", "ws"} {
+			t.Run(fmt.Sprintf("%s an item over %s", each, kind), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					p := &provider{t: t, each: each}
+					p.isRead(kind, 120, 60, time.Minute+2000*each)
+				})
+			})
 		}
 	}
 }

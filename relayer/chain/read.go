@@ -23,7 +23,8 @@ func (s *Source) Read(ctx context.Context, from, to uint64, f *Filter) iter.Seq2
 	return s.read(ctx, from, to, query{filter: f})
 }
 
-// Later marks readings under a context as such that can wait: what is read at once goes before them.
+// Later marks readings under a context as such that can wait: what is read at once goes before them, and an endpoint
+// has most of Config.Timeout to begin to answer.
 func Later(ctx context.Context) context.Context { return endpoint.Later(ctx) }
 
 // ReadOther reads the blocks of a batch a second time, from another endpoint than the batch is from (By; nil: from

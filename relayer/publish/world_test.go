@@ -35,7 +35,7 @@ const (
 	project, settlement, extra, undone = "test-project", "settlement.events.v1", "other.events.v1", "retractions.v1"
 	chainID                            = 7
 	me                                 = "r0"
-	patience                           = 3 * time.Minute // only what hangs waits so long, or a machine that does much else
+	patience                           = 10 * time.Minute // only what hangs waits so long, or a busy machine
 )
 
 // tick is how often a condition is looked at that sends no signal.

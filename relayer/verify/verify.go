@@ -357,6 +357,7 @@ func (v *Verifier) onBranch(ctx context.Context, newest ledger.Block, found []Di
 // part of the range, in order. What the second one does not give it is asked for until that is for good.
 func (v *Verifier) Compare(ctx context.Context, from, to int64,
 	each func(first, last int64, found []Difference) error) error {
+	ctx = chain.Later(ctx)
 	for from <= to {
 		for p, err := range v.parts(ctx, from, to) {
 			switch {

@@ -13,8 +13,10 @@ import (
 type laterKey struct{}
 
 // Later marks what is asked under a context as work that can wait: what is read at once goes before it through a
-// node's gate.
+// node's gate, and a slow node is not taken for a dead one.
 func Later(ctx context.Context) context.Context { return context.WithValue(ctx, laterKey{}, true) }
+
+func canWait(ctx context.Context) bool { return ctx.Value(laterKey{}) != nil }
 
 // gate is what a node is known to let through: requests per second (rate), any number until the first refusal, and
 // batches at a time (width). Everything that is asked of the node goes through it, by take and done; between them a
@@ -77,7 +79,7 @@ func newGate(most float64, now func() time.Time) *gate {
 // for what is sent again, as its answer was lost: that waits for a place and for no rate. done has to follow,
 // unless there is an error.
 func (g *gate) take(ctx context.Context, n int) (crowd int, err error) {
-	later, began := ctx.Value(laterKey{}) != nil, g.now()
+	later, began := canWait(ctx), g.now()
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if !later {
@@ -213,6 +215,21 @@ func (g *gate) refused(s sent, pause time.Duration) {
 	}
 
 	g.lowered = now
+}
+
+// tooLate notes that a batch was not answered in time. It reports whether that is news: several that were in flight
+// together are one.
+func (g *gate) tooLate(s sent) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !s.at.After(g.lowered) {
+		return false
+	}
+
+	g.width.tooLate(float64(s.crowd()))
+	g.lowered = g.now()
+
+	return true
 }
 
 // slower lowers the rate to what was answered. While nothing is let through that says nothing of the rate. Held: mu.

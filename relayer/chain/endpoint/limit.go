@@ -21,6 +21,7 @@ type limit struct {
 	size  float64
 	seen  int     // answers to more than works
 	works float64 // the most that was answered: what refuses no more than that has another reason, the first time
+	late  float64 // so much was not answered in time, and nothing since; 0: something was
 	wall  float64 // 0: none
 	holds time.Duration
 	until time.Time // when the wall is tried
@@ -75,6 +76,11 @@ func (l *limit) proven(n float64) bool {
 func (l *limit) answered(n, full float64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if n < l.late {
+		l.refuse(l.late, 0)
+	}
+
+	l.late = 0
 	if n > l.works {
 		if l.seen++; l.seen >= l.sure {
 			l.works, l.seen = n, 0
@@ -100,6 +106,24 @@ func (l *limit) answered(n, full float64) {
 func (l *limit) refused(n, would float64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.refuse(n, would)
+}
+
+// tooLate notes that so much was not answered in time. If nothing is answered after it either, less is asked for: the
+// node may be busy with what nobody waits for any more. It was too much if less is answered next; a dead node answers
+// nothing.
+func (l *limit) tooLate(n float64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.late > 0 {
+		l.size, l.until = max(min(l.size, n/2), l.least), l.now().Add(l.holds)
+	}
+
+	l.late = n
+}
+
+// refuse is refused. Held: mu.
+func (l *limit) refuse(n, would float64) {
 	now := l.now()
 	switch since := now.Sub(l.until); {
 	case since > 2*l.holds: // that is long ago, or the first time

@@ -70,10 +70,11 @@ func (n *Node) Offer(ctx context.Context, call *rpc.Call) error {
 // sendLogs is send of calls for logs, or for what proves them. The beginning of such an answer may take nearly as long
 // as Config.Timeout, but a connection that swallows requests is to be found out sooner: so it is waited for
 // quickTimeout, unless the last answer took half of that, or logs were late twice and the node answered something
-// between, so that it is in use still. Even then there is time left within 10 s, so that a node that hung is read from.
+// between, so that it is in use still, or what asks can wait (Later). Even then there is time left within 10 s, so that
+// a node that hung is read from.
 func (n *Node) sendLogs(ctx context.Context, b bounds, calls []*rpc.Call) error {
 	b.timeout = min(n.cfg.Timeout, quickTimeout)
-	if n.slow.Load() {
+	if n.slow.Load() || canWait(ctx) {
 		b.timeout = max(n.cfg.Timeout*4/5, b.timeout)
 	}
 
@@ -363,7 +364,12 @@ func (n *Node) fails(ctx context.Context, b bounds, calls []*rpc.Call, err error
 		n.worked(s.at, s.took) // it concerns what was asked for
 	default:
 		n.blame(ctx, err, s.at)
-		fits := b.answered || n.takesBatch(len(calls)) && !slices.ContainsFunc(calls, (*rpc.Call).Streams)
+		streams := slices.ContainsFunc(calls, (*rpc.Call).Streams)
+		if kind == rpc.TimedOut && !streams && n.gate.tooLate(s) { // of logs the range is made smaller
+			n.batches.tooLate(float64(size))
+		}
+
+		fits := b.answered || n.takesBatch(len(calls)) && !streams
 		if fits && broke(err) && !errors.Is(err, rpc.ErrAbandoned) { // some end the connection instead of a refusal
 			n.gate.refused(s, n.Pause(false))
 		}

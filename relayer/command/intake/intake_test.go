@@ -41,7 +41,7 @@ import (
 const chain = 1337
 
 // patience bounds every wait: the machine may be busy.
-const patience = 2 * time.Minute
+const patience = 10 * time.Minute
 
 var factory, sender, escrow = common.Address{0xfa}, common.Address{1}, common.Address{2}
 

@@ -35,7 +35,7 @@ import (
 )
 
 // patience bounds every wait: the machine may be busy.
-const patience = 2 * time.Minute
+const patience = 10 * time.Minute
 
 const confirmations = 2
 

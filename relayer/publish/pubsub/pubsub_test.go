@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 
 const (
 	project, settlement = "test-project", "settlement.events.v1"
-	patience            = 3 * time.Minute // only what hangs waits so long, or a machine that does much else
+	patience            = 10 * time.Minute // only what hangs waits so long, or a machine that does much else
 )
 
 func options(addr string) []option.ClientOption {
