@@ -12,6 +12,7 @@ import (
 
 	"github.com/fusion-prime/escrow-relayer/relayer/chain/endpoint"
 	"github.com/fusion-prime/escrow-relayer/relayer/chain/rpc"
+	"github.com/fusion-prime/escrow-relayer/relayer/logging"
 )
 
 const (
@@ -31,6 +32,8 @@ const (
 	// subscribeSeldom bounds the pause, longer each time, after which an endpoint is asked again to announce its head,
 	// where that has brought no block since the last time. It is looked at meanwhile.
 	subscribeSeldom = 10 * time.Minute
+	// sayDaily is how often the log repeats what an endpoint hardly changes.
+	sayDaily = 24 * time.Hour
 )
 
 // errSilent means that a subscription counts as dead, and is made again over a new connection.
@@ -48,6 +51,7 @@ func (s *Source) follow(ctx context.Context, n *endpoint.Node) {
 	sub, missed := &rpc.Subscription{}, 0 // announces nothing
 	again := backoff.NewExponentialBackOff(backoff.WithInitialInterval(lookAround),
 		backoff.WithMaxInterval(subscribeSeldom), backoff.WithMaxElapsedTime(0))
+	var refused logging.Repeats
 	var subscribes time.Time // when it may be asked to announce its head the next time
 	var heard time.Time      // when the last look ended, or a block was announced; zero: there was none
 	for {
@@ -76,7 +80,7 @@ func (s *Source) follow(ctx context.Context, n *endpoint.Node) {
 		if pause > 0 {
 			n.Retire() // one that is kept out only because others serve is not in use
 		} else if n.WebSocket() && sub.Done == nil && !s.cfg.Now().Before(subscribes) {
-			if sub = s.subscribe(ctx, n); sub.Done != nil {
+			if sub = s.subscribe(ctx, n, &refused); sub.Done != nil {
 				missed, heard = 0, s.cfg.Now()
 			}
 
@@ -230,18 +234,21 @@ func (s *Source) noteTags(ctx context.Context, n *endpoint.Node, head uint64, ca
 }
 
 // subscribe has an endpoint announce its head, and looks at it once. Some nodes have no subscriptions.
-func (s *Source) subscribe(ctx context.Context, n *endpoint.Node) *rpc.Subscription {
+func (s *Source) subscribe(ctx context.Context, n *endpoint.Node, refused *logging.Repeats) *rpc.Subscription {
 	sub, err := n.Subscribe(ctx)
 	if err == nil {
 		s.poll(ctx, n)
 		return sub
 	}
 
-	if refused, is := errors.AsType[*rpc.Error](err); is {
-		s.cfg.Logger.WarnContext(ctx, "endpoint has no subscriptions, polling instead",
-			slog.String("endpoint", n.Name()), slog.Any("err", refused))
-	} else if ctx.Err() == nil {
+	_, said := errors.AsType[*rpc.Error](err)
+	switch {
+	case ctx.Err() != nil:
+	case !said:
 		s.outlook.refresh(ctx)
+	case !refused.Lately(err, s.cfg.Now(), sayDaily):
+		s.cfg.Logger.WarnContext(ctx, "endpoint has no subscriptions, polling instead",
+			slog.String("endpoint", n.Name()), slog.Any("err", err))
 	}
 
 	return &rpc.Subscription{}

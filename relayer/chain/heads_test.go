@@ -3,6 +3,7 @@ package chain
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -301,6 +302,31 @@ func TestSubscriptionsEndTheConnection(t *testing.T) {
 			await(t, s, func(v View) bool { return v.Head == 60 })
 		})
 	}
+}
+
+// A node without subscriptions is polled, asked for one now and then, and the log says so once.
+func TestNoSubscriptionsAreToldOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var p pipes
+		node, _ := p.node(t, newChain(60, 1, 0))
+		node.lie = func(method string, _ []json.RawMessage) (any, error) {
+			if method == rpc.Subscribe {
+				return nil, errors.New("the method eth_subscribe does not exist/is not available")
+			}
+
+			return nil, nil
+		}
+		var mu sync.Mutex
+		var log strings.Builder
+		s := start(t, Config{URLs: []string{node.ws()}, ChainID: 1, Finality: Latest, PollInterval: time.Second, Dial: p.dial,
+			Logger: slogTo(&mu, &log)})
+		await(t, s, func(v View) bool { return v.Head == 60 })
+		<-time.After(2 * time.Hour)
+		require.Greater(t, node.count(rpc.Subscribe), 10)
+		mu.Lock()
+		defer mu.Unlock()
+		require.Equal(t, 1, strings.Count(log.String(), "endpoint has no subscriptions"), log.String())
+	})
 }
 
 // A reader that is called off is no answer for another that waits for the same block.
