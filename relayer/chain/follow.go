@@ -128,11 +128,16 @@ func (s *Source) nextLook(n *endpoint.Node, announces bool, looked time.Time) ti
 		return looked.Add(max(longest, min(mean, tagsEvery))) // what is processed moves seldom
 	}
 
-	if soonest := looked.Add(min(max(mean/3, longest/4), longest)); soonest.After(due) {
+	if soonest := looked.Add(s.betweenLooks(mean)); soonest.After(due) {
 		return soonest
 	}
 
 	return due
+}
+
+// betweenLooks is how long an endpoint is not looked at after a look, given the mean time between blocks.
+func (s *Source) betweenLooks(mean time.Duration) time.Duration {
+	return min(max(mean/3, s.cfg.PollInterval/4), s.cfg.PollInterval)
 }
 
 // poll asks for the head, and for the tags when they are due.
@@ -329,7 +334,7 @@ func (s *Source) mayMeet(n *endpoint.Node) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	mean, _ := s.outlook.rhythm()
-	if s.cfg.Now().Before(s.met[n].Add(min(max(mean/3, s.cfg.PollInterval/4), s.cfg.PollInterval))) {
+	if s.cfg.Now().Before(s.met[n].Add(s.betweenLooks(mean))) {
 		return false
 	}
 

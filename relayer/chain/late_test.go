@@ -210,7 +210,7 @@ func TestLogsThatTakeLong(t *testing.T) {
 }
 
 // What can wait waits for a slow node: an audit does not end because it took its node for a dead one.
-func TestWhatCanWaitIsNotAskedTwice(t *testing.T) {
+func TestWhatCanWaitWaitsForASlowNode(t *testing.T) {
 	for _, way := range []string{"by range", "block by block"} {
 		t.Run(way, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
