@@ -160,7 +160,7 @@ func TestSessionLives(t *testing.T) {
 	require.NoError(t, end())
 	require.False(t, s.Valid())
 	require.ErrorIs(t, s.Do(t.Context(), nil), election.ErrLost)
-	require.Eventually(t, func() bool { return f.locks(t) == 0 }, time.Minute, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return f.locks(t) == 0 }, 10*time.Minute, 10*time.Millisecond)
 }
 
 // A stop comes at any moment, also while a statement of the session is under way: what the session
@@ -193,7 +193,7 @@ func TestStopDuringAStatement(t *testing.T) {
 		require.NoError(t, f.pool.QueryRow(t.Context(), `
 			select exists (select from pg_locks where pid = $1::bigint and not granted)`, s.PID()).Scan(&waits))
 		return waits
-	}, time.Minute, 10*time.Millisecond)
+	}, 10*time.Minute, 10*time.Millisecond)
 
 	stop()
 	require.NoError(t, blocker.Commit(t.Context()))
@@ -233,7 +233,7 @@ func TestFrozenSession(t *testing.T) {
 		}
 
 		return false
-	}, time.Minute, 5*time.Millisecond)
+	}, 10*time.Minute, 5*time.Millisecond)
 }
 
 func elector(t *testing.T, f fixture, s *election.Session, id string,

@@ -42,7 +42,7 @@ func killOne(t *testing.T, url string) {
 	// the program runs as the server's user, and kills the process that waits for it
 	_, err = conn.Exec(ctx, `copy (select 1) to program 'kill -9 $PPID'`)
 	require.Error(t, err)
-	require.Eventually(t, func() bool { return witness.Ping(ctx) != nil }, time.Minute, 20*time.Millisecond,
+	require.Eventually(t, func() bool { return witness.Ping(ctx) != nil }, 10*time.Minute, 20*time.Millisecond,
 		"the recovery ends all connections; until then a new one meets the server as it was")
 	require.Eventually(t, func() bool {
 		again, err := pgx.Connect(ctx, url)
@@ -54,7 +54,7 @@ func killOne(t *testing.T, url string) {
 		after, err := started(again)
 
 		return err == nil && after.Equal(before)
-	}, time.Minute, 20*time.Millisecond)
+	}, 10*time.Minute, 20*time.Millisecond)
 }
 
 // The name changes exactly where commits that were answered may be forgotten: when the server recovers

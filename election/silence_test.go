@@ -109,7 +109,7 @@ func TestLeaseBeginsWhenTheLockIsTaken(t *testing.T) {
 		})
 		opened <- err
 	}()
-	require.Eventually(t, func() bool { return answers.Load() >= 2 }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return answers.Load() >= 2 }, 10*time.Minute, time.Millisecond)
 	require.NoError(t, end())
 	require.NoError(t, <-opened)
 	t.Cleanup(s.Close)
@@ -215,7 +215,7 @@ func TestErrorsOfATermDoNotEndTheRun(t *testing.T) {
 			`select exists (select from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database())`).Scan(&waits))
 
 		return waits
-	}, time.Minute, time.Millisecond)
+	}, 10*time.Minute, time.Millisecond)
 	_, err = blocker.Exec(t.Context(), `rollback`)
 	require.NoError(t, err)
 	first, second := <-won, <-won

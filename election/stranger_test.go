@@ -121,7 +121,7 @@ func TestAStrangerThatWaitsIsNoHolder(t *testing.T) {
 		require.NoError(t, f.pool.QueryRow(t.Context(), `select count(*) from pg_locks where not granted`).Scan(&n))
 
 		return n > 0
-	}, time.Minute, 10*time.Millisecond)
+	}, 10*time.Minute, 10*time.Millisecond)
 	select {
 	case <-b.won:
 		t.Fatal("two leaders")

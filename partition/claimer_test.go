@@ -36,7 +36,7 @@ func (l *life) die(t *testing.T) {
 			pid).Scan(&gone))
 
 		return gone
-	}, time.Minute, time.Millisecond)
+	}, 10*time.Minute, time.Millisecond)
 }
 
 // Step, Join and Release try again where the server has ended a transaction, as Run and a tenure do: its process stood

@@ -112,7 +112,7 @@ func TestAnInstanceThatMakesNoStepIsNotAlive(t *testing.T) {
 	require.Eventually(t, func() bool {
 		require.NoError(t, b.Step(t.Context()))
 		return owners(t, pool)["b"] == 2520
-	}, time.Minute, 20*time.Millisecond)
+	}, 10*time.Minute, 20*time.Millisecond)
 	require.ErrorIs(t, a.Step(t.Context()), ErrFenced, "it finds out when it goes on")
 
 	b.cfg.StaleAfter = StaleAfter

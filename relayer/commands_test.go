@@ -118,7 +118,7 @@ func TestCommandsHaveAPortOfTheirOwn(t *testing.T) {
 		}
 
 		return response.Body.Close() == nil && response.StatusCode == http.StatusUnauthorized
-	}, time.Minute, 10*time.Millisecond)
+	}, 10*time.Minute, 10*time.Millisecond)
 	require.ErrorContains(t, c.serve(t.Context(), r), "set COMMANDS_PORT to a free port")
 	cancel()
 	require.NoError(t, <-ended)

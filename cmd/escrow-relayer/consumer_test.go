@@ -81,12 +81,9 @@ func testConsumer(t *testing.T, dir, program string, args ...string) {
 		w.Retracted.Len(), rounds*len(steps))
 }
 
-// soonEnough is for a machine that is busy.
-const soonEnough = 3 * time.Minute
-
 // soon waits for something to be true, and reports whether it came to be.
 func (w *world) soon(ok func() bool) bool {
-	ctx, cancel := context.WithTimeout(w.t.Context(), soonEnough)
+	ctx, cancel := context.WithTimeout(w.t.Context(), patience)
 	defer cancel()
 	for !ok() {
 		select {
@@ -232,7 +229,7 @@ func (c *consumer) dieAt(at step) {
 
 	c.start()
 	c.w.blocks(3)
-	ctx, cancel := context.WithTimeout(c.w.t.Context(), soonEnough)
+	ctx, cancel := context.WithTimeout(c.w.t.Context(), patience)
 	defer cancel()
 	select {
 	case <-caught:

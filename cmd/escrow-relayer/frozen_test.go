@@ -36,7 +36,7 @@ func TestFrozenInsideACommit(t *testing.T) {
 	t.Logf("taken over %s after the freeze", time.Since(begun).Round(100*time.Millisecond))
 	w.blocks(2)
 
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	require.NoError(t, w.fleet["r1"].Stop(ctx))
 	var held int

@@ -118,7 +118,7 @@ func TestTwoChainsInOneProcess(t *testing.T) {
 		_, text := w.answer(p, "/")
 		return strings.Count(text, `data-label="Factories"><span title="`+factory+`">1</span>`) == 2
 	}, patience, 100*time.Millisecond)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	require.NoError(t, p.Stop(ctx))
 }

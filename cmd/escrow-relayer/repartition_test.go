@@ -69,7 +69,7 @@ func (p *platform) retire(old *lab.Process) {
 		case <-old.Exited():
 		}
 
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
 		_ = old.Stop(ctx)
 	})

@@ -33,7 +33,7 @@ func (w *world) runbookSQL(page, with string) string {
 }
 
 func (w *world) stopAll() {
-	ctx, cancel := context.WithTimeout(w.t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(w.t.Context(), patience)
 	defer cancel()
 	for id, p := range w.fleet {
 		require.NoError(w.t, p.Stop(ctx), id)

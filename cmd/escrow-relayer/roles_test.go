@@ -7,7 +7,6 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
@@ -69,7 +68,7 @@ func TestServicesNeedNoRightToChangeTables(t *testing.T) {
 
 	require.ErrorContains(t, exec(services, `alter table outbox add column x int`), "must be owner")
 	require.ErrorContains(t, exec(services, `create table x ()`), "permission denied")
-	stop, cancel := context.WithTimeout(ctx, time.Minute)
+	stop, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	require.NoError(t, w.fleet["r1"].Stop(stop))
 }

@@ -26,7 +26,7 @@ import (
 
 // stop ends one instance.
 func (w *world) stop(id string) {
-	ctx, cancel := context.WithTimeout(w.t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(w.t.Context(), patience)
 	defer cancel()
 	require.NoError(w.t, w.fleet[id].Stop(ctx), id)
 	delete(w.fleet, id)

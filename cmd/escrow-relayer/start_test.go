@@ -76,7 +76,7 @@ func TestWhatAStartSays(t *testing.T) {
 				require.Contains(t, log, words)
 			}
 
-			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
 			require.NoError(t, p.Stop(ctx), "a stop is not held up by what it waits for")
 		})

@@ -156,7 +156,7 @@ func TestSlow(t *testing.T) {
 		}
 
 		return i.Hits() > 0 && err != nil
-	}, time.Minute, time.Millisecond)
+	}, 10*time.Minute, time.Millisecond)
 	http.DefaultClient.CloseIdleConnections()
 	i.Remove()
 	ask(t, n, headQuestion)
@@ -295,7 +295,7 @@ func TestAllowances(t *testing.T) {
 	// One item per second, two at once; a batch counts by its items.
 	i = n.Inject(Fault{Mode: Rate, N: 1})
 	require.Equal(t, 200, ask(t, n, lateQuestion).status)
-	require.Eventually(t, func() bool { return ask(t, n, lateQuestion).status == 429 }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return ask(t, n, lateQuestion).status == 429 }, 10*time.Minute, time.Millisecond)
 	require.Eventually(t, func() bool { return ask(t, n, headQuestion).status == 200 },
 		time.Minute, 50*time.Millisecond)
 	require.Positive(t, i.Hits())
@@ -308,7 +308,7 @@ func TestAllowances(t *testing.T) {
 		require.NoError(t, err)
 
 		return batch[0].Error == nil && strings.Contains(string(batch[1].Error), "slower")
-	}, time.Minute, 50*time.Millisecond)
+	}, 10*time.Minute, 50*time.Millisecond)
 	require.Positive(t, i.Hits())
 }
 
@@ -392,7 +392,7 @@ func TestWebSocket(t *testing.T) {
 	i = n.Inject(Fault{Mode: Silent})
 	say(idQuestion)
 	require.NoError(t, sim.Mine(t.Context(), 1))
-	require.Eventually(t, func() bool { return i.Hits() >= 2 }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return i.Hits() >= 2 }, 10*time.Minute, time.Millisecond)
 	i.Remove()
 	require.NoError(t, sim.Mine(t.Context(), 1))
 	require.Equal(t, top+4, announced(), "the one announced meanwhile is lost")
@@ -407,7 +407,7 @@ func TestWebSocket(t *testing.T) {
 		return nil
 	})
 	say(idQuestion)
-	require.Eventually(t, func() bool { return i.Hits() > 0 }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return i.Hits() > 0 }, 10*time.Minute, time.Millisecond)
 	require.NoError(t, c.WriteControl(websocket.PingMessage, []byte("there?"), time.Now().Add(time.Minute)))
 	read := make(chan string, 1)
 	go func() {
@@ -421,7 +421,7 @@ func TestWebSocket(t *testing.T) {
 	// Mute: requests are answered, new blocks are not announced.
 	i = n.Inject(Fault{Mode: Mute})
 	require.NoError(t, sim.Mine(t.Context(), 1))
-	require.Eventually(t, func() bool { return i.Hits() > 0 }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return i.Hits() > 0 }, 10*time.Minute, time.Millisecond)
 	say(idQuestion)
 	require.Contains(t, hear(), `"0x539"`)
 	i.Remove()

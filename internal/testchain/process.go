@@ -21,7 +21,7 @@ import (
 
 // startTimeout is how long a node may take until it answers: geth takes half a second, ten times
 // that on a loaded machine.
-const startTimeout = time.Minute
+const startTimeout = 5 * time.Minute
 
 // process is a node that runs as a process of its own, in a folder of its own. It ends with this
 // process, however that ends.

@@ -485,7 +485,7 @@ func (s *Sim) fork(ctx context.Context, depth int) ([][]hexutil.Bytes, error) {
 }
 
 // refusedTimeout bounds the attempts at what the simulated chain refuses: one takes about a millisecond.
-const refusedTimeout = time.Minute
+const refusedTimeout = 5 * time.Minute
 
 // whileRefused repeats what the simulated chain refuses for a while, until it succeeds: a fork while a
 // transaction waits, which others send at any time, also between do's own emptying of the pool and its

@@ -30,7 +30,7 @@ func TestTransactionsThatWereLeftOut(t *testing.T) {
 	sim, err := testchain.StartSim(testchain.Options{})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, sim.Stop()) })
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	node := &forgetful{Sim: sim}
 	wallet, err := testchain.OpenWallet(ctx, sim.HTTP(), sim.Accounts()[0])

@@ -24,9 +24,9 @@ import (
 const (
 	// startTimeout bounds one start or stop of the server: pg_ctl's -t, in seconds. A start takes half a second on an idle
 	// machine; crash recovery and a loaded CI runner take longer.
-	startTimeout = "60"
+	startTimeout = "300"
 	// callTimeout bounds a call of Stop whose context has no deadline.
-	callTimeout = 90 * time.Second
+	callTimeout = 6 * time.Minute
 )
 
 // Options of a server. The zero value suits tests.

@@ -18,7 +18,7 @@ import (
 )
 
 // setupTimeout bounds what a test waits for its database; the first one waits for the server too.
-const setupTimeout = 2 * time.Minute
+const setupTimeout = 10 * time.Minute
 
 // shared is the server of this test binary. Nothing stops it: it ends with the binary.
 var shared = sync.OnceValues(func() (*Server, error) {

@@ -126,7 +126,7 @@ func TestServerEndsWithItsProcess(t *testing.T) {
 
 	require.NoError(t, child.Process.Kill())
 	require.Error(t, child.Wait())
-	require.Eventually(t, func() bool { return conn.Ping(t.Context()) != nil }, time.Minute, 10*time.Millisecond,
+	require.Eventually(t, func() bool { return conn.Ping(t.Context()) != nil }, 10*time.Minute, 10*time.Millisecond,
 		"the server lives on")
 	require.Eventually(t, func() bool { _, err := os.Stat(dir); return os.IsNotExist(err) }, time.Minute,
 		10*time.Millisecond, "the files stay")

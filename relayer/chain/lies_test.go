@@ -347,6 +347,6 @@ func TestReadOtherWaits(t *testing.T) {
 	require.Eventually(t, func() bool {
 		got, err := again(s)
 		return err == nil && len(got) == len(chain.all(0, 30))
-	}, time.Minute, 10*time.Millisecond)
+	}, 10*time.Minute, 10*time.Millisecond)
 	require.Equal(t, before, a.count(rpc.GetLogs), "all of it is from the other")
 }

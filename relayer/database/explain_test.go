@@ -128,7 +128,7 @@ func TestExplainAuthentication(t *testing.T) {
 		require.Eventually(t, func() bool { // the server has read its rules anew
 			err = execute(t.Context(), u.String(), `select 1`)
 			return err != nil
-		}, time.Minute, 20*time.Millisecond, name)
+		}, 10*time.Minute, 20*time.Millisecond, name)
 
 		err = Explain(err)
 		for _, words := range c.says {

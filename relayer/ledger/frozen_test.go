@@ -117,7 +117,7 @@ func TestRollbackOutlivesItsTenure(t *testing.T) {
 	}()
 	require.Eventually(t, func() bool {
 		return len(w.Column(`select '' from pg_stat_activity where wait_event = 'PgSleep'`)) == 1
-	}, time.Minute, time.Millisecond, "it is in the middle")
+	}, 10*time.Minute, time.Millisecond, "it is in the middle")
 	cancel()
 	require.NoError(t, <-done)
 	require.Equal(t, []string{"EscrowDeployed:orphaned", "Approved:orphaned"}, w.states())

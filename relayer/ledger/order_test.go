@@ -142,5 +142,5 @@ func (w *world) awaitBlocked(n int) {
 			where datname = current_database() and wait_event_type = 'Lock'`).Scan(&blocked)
 
 		return err == nil && blocked == n
-	}, time.Minute, 5*time.Millisecond)
+	}, 10*time.Minute, 5*time.Millisecond)
 }

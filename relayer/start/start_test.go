@@ -167,7 +167,7 @@ func TestAMigrationMayTakeLong(t *testing.T) {
 				and database = (select oid from pg_database where datname = current_database()))`).Scan(&waits))
 
 		return waits
-	}, time.Minute, 50*time.Millisecond)
+	}, 10*time.Minute, 50*time.Millisecond)
 	_, err = conn.Exec(t.Context(), `rollback`)
 	require.NoError(t, err)
 	require.NoError(t, <-done)

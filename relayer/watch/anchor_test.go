@@ -86,7 +86,7 @@ func TestCatchingUpStaysOnTheBranchOfTheCursor(t *testing.T) {
 				at, err := w.led.SlotPosition(t.Context(), 1)
 				require.NoError(t, err)
 				return at.Next > int64(w.head()-confirmations)
-			}, time.Minute, 10*time.Millisecond)
+			}, patience, 10*time.Millisecond)
 			stop()
 
 			w.chain = gateway

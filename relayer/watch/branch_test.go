@@ -89,7 +89,7 @@ func TestRollbackAboveTheCursorVoidsTheBook(t *testing.T) {
 	outbox := func() []string {
 		return w.Column(`select event_type || ' ' || state from outbox_messages order by block_number, log_index`)
 	}
-	require.Eventually(t, func() bool { return len(outbox()) == 2 }, time.Minute, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return len(outbox()) == 2 }, patience, 5*time.Millisecond)
 	require.Equal(t, []string{"EscrowDeployed canonical", "Approved canonical"}, outbox())
 }
 
@@ -109,7 +109,7 @@ func TestRememberedBlockOfAnotherBranch(t *testing.T) {
 		at, err := w.led.SlotPosition(t.Context(), 1)
 		require.NoError(t, err)
 		return at.Next > ahead+1 && at.Generation > 0
-	}, time.Minute, 5*time.Millisecond)
+	}, patience, 5*time.Millisecond)
 	var hash string
 	require.NoError(t, w.DB.QueryRow(t.Context(), `select hash from chain_blocks where number = $1`, ahead).Scan(&hash))
 	require.Equal(t, w.hash(ahead).Hex(), hash)
@@ -157,14 +157,14 @@ func TestCursorMovesUnderPreparedBlocks(t *testing.T) {
 		at, err := w.led.FactoryPosition(t.Context(), 1)
 		require.NoError(t, err)
 		return at.Next > int64(w.head())-confirmations
-	}, time.Minute, 5*time.Millisecond)
+	}, patience, 5*time.Millisecond)
 	tx, err := w.DB.Begin(t.Context())
 	require.NoError(t, err)
 	_, err = tx.Exec(t.Context(), `update cursors set generation = generation + 1`)
 	require.NoError(t, err)
 	given := chain.given.Load()
 	chain.on.Store(false)
-	require.Eventually(t, func() bool { return chain.given.Load() >= given+4 }, time.Minute, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return chain.given.Load() >= given+4 }, patience, 5*time.Millisecond)
 	require.NoError(t, tx.Commit(t.Context()))
 	w.expect(w.head() - confirmations)
 }
@@ -184,7 +184,7 @@ func TestALoadWaitsForACommitThatIsUnderWay(t *testing.T) {
 	require.Eventually(t, func() bool {
 		return len(w.Column(`select '' from pg_stat_activity
 			where datname = current_database() and wait_event_type = 'Lock'`)) > 0
-	}, time.Minute, 5*time.Millisecond)
+	}, patience, 5*time.Millisecond)
 	reloads := w.out.reloads()
 	require.NoError(t, commit.Rollback(t.Context()))
 	require.Zero(t, reloads)

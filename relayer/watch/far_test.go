@@ -93,7 +93,7 @@ func TestPastDelaysNobody(t *testing.T) {
 			require.Equal(t, 2, truth.Count("EscrowReleased"))
 			require.Eventually(t, func() bool {
 				return w.Column(`select count(*)::text from late_escrows`)[0] == "0"
-			}, time.Minute, 5*time.Millisecond)
+			}, patience, 5*time.Millisecond)
 			require.Empty(t, w.Column(`select kind from findings`))
 		})
 	}
@@ -133,7 +133,7 @@ func TestAFarEscrowThatCannotBeReadHoldsUpNoOther(t *testing.T) {
 	w.passed()
 	w.follow(second)
 	w.mine(1)
-	require.Eventually(t, func() bool { return len(w.out.of(truth.Escrows[2])) > 0 }, time.Minute, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return len(w.out.of(truth.Escrows[2])) > 0 }, patience, 5*time.Millisecond)
 	require.Empty(t, w.out.of(truth.Escrows[0]))
 }
 

@@ -65,17 +65,17 @@ func TestInventedRelease(t *testing.T) {
 			require.Empty(t, w.invented())
 
 			w.mine(200) // what was read is final
-			require.Eventually(t, func() bool { return w.src.View().Final > w.head()-200 }, time.Minute, 5*time.Millisecond)
+			require.Eventually(t, func() bool { return w.src.View().Final > w.head()-200 }, patience, 5*time.Millisecond)
 			w.store(w.invent(truth.Escrows[1]))
 			require.Len(t, w.invented(), 1)
 			w.verify(t.Output())
-			require.Eventually(t, func() bool { return len(w.invented()) == 0 }, time.Minute, 5*time.Millisecond)
+			require.Eventually(t, func() bool { return len(w.invented()) == 0 }, patience, 5*time.Millisecond)
 			require.Positive(t, lie.Hits())
-			require.Eventually(t, func() bool { return len(w.src.Faults()) > 0 }, time.Minute, 5*time.Millisecond)
+			require.Eventually(t, func() bool { return len(w.src.Faults()) > 0 }, patience, 5*time.Millisecond)
 			require.Equal(t, endpoint.Lie, w.src.Faults()[0].Kind)
 			w.Publish() // what was removed is sent first
 			w.mine(1)   // the owner of the slot queues the retraction with its next commit
-			require.Eventually(t, func() bool { return len(w.out.retracted()) > 0 }, time.Minute, 5*time.Millisecond)
+			require.Eventually(t, func() bool { return len(w.out.retracted()) > 0 }, patience, 5*time.Millisecond)
 			require.Len(t, w.out.retracted(), 1)
 			require.True(t, strings.HasSuffix(w.out.retracted()[0], ":4000"), w.out.retracted()[0])
 			w.expect(w.head() - confirmations)
@@ -137,7 +137,7 @@ func TestBelievedBlocksAreComparedLater(t *testing.T) {
 	truth := w.expect(w.head() - confirmations)
 
 	down := second.Inject(faults.Fault{Mode: faults.Down})
-	require.Eventually(t, func() bool { return !w.src.Endpoints()[1].Up }, time.Minute, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return !w.src.Endpoints()[1].Up }, patience, 5*time.Millisecond)
 	w.approve(1, truth.Escrows...)
 	w.mine(1)
 	believed := w.head()
@@ -151,10 +151,10 @@ func TestBelievedBlocksAreComparedLater(t *testing.T) {
 		require.Positive(t, lie.Hits())
 	}
 
-	require.Eventually(t, func() bool { return w.src.View().Final > believed }, time.Minute, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return w.src.View().Final > believed }, patience, 5*time.Millisecond)
 	log := &tries{}
 	w.verify(log)
-	require.Eventually(t, func() bool { return log.n.Load() > 0 }, time.Minute, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return log.n.Load() > 0 }, patience, 5*time.Millisecond)
 	require.Less(t, w.verified(), int64(believed))
 	require.Len(t, w.invented(), 1)
 	require.Empty(t, w.Column(`select kind from findings`))
@@ -249,11 +249,11 @@ func TestAnInventedAnnouncementTakesNoEscrowAway(t *testing.T) {
 	w.run(watch.FilterTopics, true)
 	truth := w.expect(w.head() - confirmations)
 	w.mine(200) // what was read is final
-	require.Eventually(t, func() bool { return w.src.View().Final > w.head()-200 }, time.Minute, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return w.src.View().Final > w.head()-200 }, patience, 5*time.Millisecond)
 	w.Exec(`insert into events select (jsonb_populate_record(e, jsonb_build_object('log_index', $1::int, 'told', false))).*
 		from events e where type = 1 order by log_index limit 1`, inventedIndex)
 	w.verify(t.Output())
-	require.Eventually(t, func() bool { return len(w.invented()) == 0 }, time.Minute, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return len(w.invented()) == 0 }, patience, 5*time.Millisecond)
 	w.approve(1, truth.Escrows...)
 	w.mine(1 + confirmations)
 	require.Equal(t, 2, w.expect(w.head()-confirmations).Count("Approved"))

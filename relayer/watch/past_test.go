@@ -84,7 +84,7 @@ func TestFactoryIsAddedWithItsPast(t *testing.T) {
 			require.Len(t, w.expectOf(w.d, w.head()-confirmations).Escrows, 4)
 			require.Eventually(t, func() bool {
 				return w.Column(`select coalesce(past_block::text, 'read') from factories where id = 2`)[0] == "read"
-			}, time.Minute, 5*time.Millisecond)
+			}, patience, 5*time.Millisecond)
 			require.Empty(t, w.Column(`select kind from findings`))
 			require.LessOrEqual(t, w.verified(), int64(second.Block)-1, "the second reading has yet to see its past")
 		})
@@ -126,7 +126,7 @@ func TestFactoryIsRetired(t *testing.T) {
 	w.approve(1, before.Escrows[0])
 	w.approve(2, before.Escrows[0])
 	w.mine(confirmations + 1)
-	require.Eventually(t, func() bool { return len(w.out.of(before.Escrows[0])) == 4 }, time.Minute, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return len(w.out.of(before.Escrows[0])) == 4 }, patience, 5*time.Millisecond)
 	require.Equal(t, []string{"2"}, w.Column(`select count(*)::text from escrows`))
 
 	change(func(tx pgx.Tx) error { return registry.FollowFactory(t.Context(), tx, chainID, w.d.Factory) })
@@ -167,7 +167,7 @@ func TestAPastThatCannotBeReadHoldsUpNoOther(t *testing.T) {
 	require.Eventually(t, func() bool {
 		return w.Column(`select next_block::text from leadership`)[0] ==
 			strconv.FormatUint(w.head()-confirmations+1, 10)
-	}, time.Minute, 5*time.Millisecond)
+	}, patience, 5*time.Millisecond)
 	w.follow(second)
 	w.follow(third)
 	w.mine(1)

@@ -46,7 +46,7 @@ func TestQuietBlocksDoNotCostATransactionEach(t *testing.T) {
 			const blocks = 60
 			target := w.head() - confirmations + blocks
 			w.sim.SetInterval(100 * time.Millisecond)
-			require.Eventually(t, func() bool { return w.src.View().Target >= target }, time.Minute, time.Millisecond)
+			require.Eventually(t, func() bool { return w.src.View().Target >= target }, patience, time.Millisecond)
 			w.sim.SetInterval(0)
 
 			// The simulated chain calls each 32nd block final at once: what is left below two of them does not wait.
@@ -73,7 +73,7 @@ func TestQuietBlocksDoNotCostATransactionEach(t *testing.T) {
 				require.NoError(t, err)
 
 				return min(slots.Next, factory.Next) == int64(w.head())-confirmations+1
-			}, time.Minute, 5*time.Millisecond, "without another block")
+			}, patience, 5*time.Millisecond, "without another block")
 		})
 	}
 }
@@ -129,14 +129,14 @@ func TestQuietBlocksAreReadAgainFromMemory(t *testing.T) {
 	for range 20 {
 		w.mine(1)
 		target := w.head() - confirmations
-		require.Eventually(t, func() bool { return w.src.View().Target >= target }, time.Minute, time.Millisecond)
+		require.Eventually(t, func() bool { return w.src.View().Target >= target }, patience, time.Millisecond)
 	}
 
 	require.Eventually(t, func() bool {
 		at, err := w.led.SlotPosition(t.Context(), 1)
 		require.NoError(t, err)
 		return at.Next > int64(w.head())-confirmations
-	}, time.Minute, 5*time.Millisecond)
+	}, patience, 5*time.Millisecond)
 	blocks, requests := most()
 	require.Zero(t, blocks)
 	require.Zero(t, requests)

@@ -160,7 +160,7 @@ func TestTwoBranchesBehindOneURL(t *testing.T) {
 			t.Cleanup(front.Close)
 			w.src = openSource(t, front.URL)
 			w.run(watch.FilterTopics, true)
-			require.Eventually(t, func() bool { return turns.Load() > 150 }, 5*time.Minute, 5*time.Millisecond)
+			require.Eventually(t, func() bool { return turns.Load() > 150 }, patience, 5*time.Millisecond)
 			agreed.Store(true)
 
 			events := map[string]uint64{} // and their blocks
@@ -217,7 +217,7 @@ func TestTwoBranchesBehindOneURL(t *testing.T) {
 				stood.Store(fmt.Sprintf("head %d, next block %d, %d events of %d", newest.Load(), next, len(got), len(want)))
 
 				return next == to+1 && maps.Equal(want, got)
-			}, 5*time.Minute, 10*time.Millisecond)
+			}, patience, 10*time.Millisecond)
 			require.Greater(t, len(want), 20)
 		})
 	}

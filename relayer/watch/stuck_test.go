@@ -73,7 +73,7 @@ func TestACommitThatIsRefusedAgainAndAgainHasAName(t *testing.T) {
 			defer wg.Wait()
 			defer cancel()
 
-			require.Eventually(t, func() bool { return stuck() != nil }, time.Minute, 5*time.Millisecond)
+			require.Eventually(t, func() bool { return stuck() != nil }, patience, 5*time.Millisecond)
 			e := stuck()
 			require.ErrorContains(t, e, "poison")
 			require.GreaterOrEqual(t, e.Times, 3)
@@ -85,7 +85,7 @@ func TestACommitThatIsRefusedAgainAndAgainHasAName(t *testing.T) {
 
 			require.NotNil(t, stuck())
 			w.Exec(`drop trigger refuse on ` + strings.Fields(writes)[2])
-			require.Eventually(t, func() bool { return stuck() == nil }, time.Minute, 5*time.Millisecond)
+			require.Eventually(t, func() bool { return stuck() == nil }, patience, 5*time.Millisecond)
 			w.hints <- struct{}{}
 			w.expect(w.head() - confirmations)
 			require.Zero(t, said.count("the node"), "no node is at fault")
@@ -169,7 +169,7 @@ func TestWithoutACommitToMakeNoneIsRefused(t *testing.T) {
 			refused := func() bool { return told.Load() != nil && *told.Load() != nil }
 			require.Eventually(t, refused, time.Minute, 5*time.Millisecond)
 			end(w, m)
-			require.Eventually(t, func() bool { return !refused() }, time.Minute, 5*time.Millisecond)
+			require.Eventually(t, func() bool { return !refused() }, patience, 5*time.Millisecond)
 		})
 	}
 }

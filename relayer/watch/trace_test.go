@@ -24,7 +24,7 @@ func TestABatchIsATrace(t *testing.T) {
 		at, err := w.led.FactoryPosition(t.Context(), 1)
 		require.NoError(t, err)
 		return at.Next > int64(w.d.Block)+1
-	}, time.Minute, 5*time.Millisecond)
+	}, patience, 5*time.Millisecond)
 	stop()
 
 	spans := map[trace.SpanID]sdk.ReadOnlySpan{}

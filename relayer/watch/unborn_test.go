@@ -97,7 +97,7 @@ func (w *world) passed() {
 		at, err := w.led.SlotPosition(w.t.Context(), 1)
 		require.NoError(w.t, err)
 		return at.Next > int64(w.head()-confirmations)
-	}, time.Minute, 5*time.Millisecond)
+	}, patience, 5*time.Millisecond)
 }
 
 // withoutCreated has the watches know no EscrowCreated.

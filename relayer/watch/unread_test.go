@@ -63,7 +63,7 @@ func TestUnreadableChainReloadsNothing(t *testing.T) {
 	reloads, reads, canonical := w.out.reloads(), chain.reads.Load(), chain.canonical.Load()
 	w.create(2)
 	w.mine(confirmations + 1)
-	require.Eventually(t, func() bool { return chain.reads.Load() > reads+10 }, time.Minute, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return chain.reads.Load() > reads+10 }, patience, 5*time.Millisecond)
 	require.Equal(t, reloads, w.out.reloads())
 	require.Equal(t, canonical, chain.canonical.Load(), "of blocks whose place is known")
 	chain.on.Store(false)
@@ -117,7 +117,7 @@ func TestLeaderThatCannotReadResigns(t *testing.T) {
 				},
 				BeatEvery: time.Second, ResignAfter: time.Second, Health: w.src.Health,
 			})
-			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
 			err := leader.Run(ctx, 1, func(context.Context) error { return nil })
 			require.ErrorIs(t, err, watch.ErrNoProgress)
@@ -141,11 +141,11 @@ func TestGenerationWhileUnreadable(t *testing.T) {
 	w.create(2)
 	w.mine(confirmations + 1)
 	reads := chain.reads.Load()
-	require.Eventually(t, func() bool { return chain.reads.Load() > reads+3 }, time.Minute, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return chain.reads.Load() > reads+3 }, patience, 5*time.Millisecond)
 	reloads := w.out.reloads()
 	w.Exec(`update cursors set generation = generation + 1`)
 	w.hints <- struct{}{}
-	require.Eventually(t, func() bool { return w.out.reloads() > reloads }, time.Minute, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return w.out.reloads() > reloads }, patience, 5*time.Millisecond)
 	chain.on.Store(false)
 	w.expect(w.head() - confirmations)
 }

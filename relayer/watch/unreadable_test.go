@@ -55,7 +55,7 @@ func TestStartOnAnUnreadableChainLoadsOnce(t *testing.T) {
 			w.chain = chain
 			reloads := w.out.reloads()
 			stop = w.run(watch.FilterAuto, false)
-			require.Eventually(t, func() bool { return chain.tries.Load() > 5 }, time.Minute, 5*time.Millisecond)
+			require.Eventually(t, func() bool { return chain.tries.Load() > 5 }, patience, 5*time.Millisecond)
 			require.LessOrEqual(t, w.out.reloads()-reloads, 1)
 			stop()
 

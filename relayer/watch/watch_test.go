@@ -33,6 +33,9 @@ import (
 
 const chainID, me = 1337, "r0"
 
+// patience is what only something that hangs exceeds, also on a machine that does much else.
+const patience = 10 * time.Minute
+
 // world is a chain, a database whose slots all belong to one instance, and its two watches.
 type world struct {
 	*testfleet.Fleet
@@ -254,7 +257,7 @@ func (w *world) expect(to uint64) *testchain.Truth {
 			}
 		}
 
-		require.Eventually(w.t, func() bool { return len(w.out.of(a)) >= len(want) }, time.Minute, 5*time.Millisecond,
+		require.Eventually(w.t, func() bool { return len(w.out.of(a)) >= len(want) }, patience, 5*time.Millisecond,
 			"%s: %v", a, w.out.of(a))
 		require.Equal(w.t, want, w.out.of(a))
 	}
@@ -339,7 +342,7 @@ func TestNobodyLeads(t *testing.T) {
 			require.Len(t, w.expect(w.head()-confirmations).Escrows, 5)
 			require.Eventually(t, func() bool { // by addresses they are late for a moment
 				return w.Column(`select count(*)::text from escrow_registry where status = 'active' and announced and caught_up`)[0] == "5"
-			}, time.Minute, 5*time.Millisecond)
+			}, patience, 5*time.Millisecond)
 		})
 	}
 }
@@ -389,7 +392,7 @@ func TestLateEscrows(t *testing.T) {
 				at, err := w.led.SlotPosition(t.Context(), 1)
 				require.NoError(t, err)
 				return at.Next > int64(w.head()-confirmations)
-			}, time.Minute, 10*time.Millisecond)
+			}, patience, 10*time.Millisecond)
 			require.Empty(t, w.out.of(early.Escrows[0]))
 			stop()
 			w.chain, w.page = nil, 2 // fewer than there are
@@ -428,7 +431,7 @@ func TestDeepReorg(t *testing.T) {
 				at, err := w.led.SlotPosition(t.Context(), 1)
 				require.NoError(t, err)
 				return at.Next > int64(w.head()-confirmations)
-			}, time.Minute, 10*time.Millisecond)
+			}, patience, 10*time.Millisecond)
 			after, err := testchain.ReadTruth(t.Context(), w.sim.HTTP(), 0, w.head()-confirmations, w.d.Factory)
 			require.NoError(t, err)
 			// Once more, a block so that both cursors have passed the old tip.
@@ -446,7 +449,7 @@ func TestDeepReorg(t *testing.T) {
 					`select count(*) from processed_events where state = 'orphaned'`).Scan(&orphans))
 
 				return orphans == 0
-			}, time.Minute, 10*time.Millisecond)
+			}, patience, 10*time.Millisecond)
 			stored, err := w.led.Stored(t.Context(), 0, 1<<40)
 			require.NoError(t, err)
 			got := map[string]bool{}

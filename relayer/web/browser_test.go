@@ -87,7 +87,7 @@ func (b tab) until(expression string) {
 	require.Eventually(b.t, func() bool {
 		ok, err := chromedp.Run(b.ctx, chromedp.Evaluate[bool](expression))
 		return err == nil && ok
-	}, time.Minute, 20*time.Millisecond, expression)
+	}, 10*time.Minute, 20*time.Millisecond, expression)
 }
 
 // watch collects what the page complains of and what it requests; the function returned ends that and returns both.

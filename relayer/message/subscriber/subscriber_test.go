@@ -242,7 +242,7 @@ func TestReplayDuringPruning(t *testing.T) {
 			require.NoError(t, c.db.QueryRow(t.Context(), `select exists (select from pg_locks
 				where not granted and relation = 'escrow_messages'::regclass)`).Scan(&waits))
 			return waits
-		}, time.Minute, time.Millisecond)
+		}, 10*time.Minute, time.Millisecond)
 
 		return err
 	}))
