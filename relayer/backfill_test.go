@@ -61,9 +61,8 @@ func writeHistory(t *testing.T) *past {
 	ctx := t.Context()
 	p := &past{}
 	p.sim, p.d = testchain.NewContracts(t, testchain.Options{})
-	wallet, err := testchain.OpenWallet(ctx, p.sim.HTTP(), p.sim.Accounts()...)
+	wallet, err := testchain.OpenWallet(ctx, p.sim.Client(), p.sim.Accounts()...)
 	require.NoError(t, err)
-	defer wallet.Close()
 	head, salt := int(p.d.Block), int64(0)
 	for head < historyBlocks-escrowEach {
 		require.NoError(t, p.sim.Mine(ctx, escrowEach-2))
@@ -85,7 +84,7 @@ func writeHistory(t *testing.T) *past {
 	}
 
 	require.NoError(t, p.sim.Mine(ctx, historyBlocks-head))
-	p.truth, err = testchain.ReadTruth(ctx, p.sim.HTTP(), 0, lastBlock, p.d.Factory)
+	p.truth, err = testchain.ReadTruth(ctx, p.sim.Client(), 0, lastBlock, p.d.Factory)
 	require.NoError(t, err)
 	p.events = p.truth.Count("EscrowDeployed", "EscrowCreated", "Approved", "EscrowReleased")
 

@@ -97,9 +97,8 @@ func TestCommandsEndToEnd(t *testing.T) {
 		require.NoError(t, p.Ready(ctx))
 	}
 
-	wallet, err := testchain.OpenWallet(t.Context(), l.Chain.HTTP(), payer)
+	wallet, err := testchain.OpenWallet(t.Context(), l.Chain.Client(), payer)
 	require.NoError(t, err)
-	t.Cleanup(wallet.Close)
 	const n = 4
 	var ids []string
 	requesterDir := t.TempDir()

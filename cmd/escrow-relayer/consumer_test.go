@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
-	"github.com/ethereum/go-ethereum/ethclient"
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
@@ -110,7 +109,7 @@ func (w *world) equal(c *consumer) {
 func (w *world) truth() *testchain.Truth {
 	head, err := w.Head(w.t.Context())
 	require.NoError(w.t, err)
-	truth, err := testchain.ReadTruth(w.t.Context(), w.Chain.HTTP(), w.Contracts.Block, head, w.Contracts.Factory)
+	truth, err := testchain.ReadTruth(w.t.Context(), w.Chain.Client(), w.Contracts.Block, head, w.Contracts.Factory)
 	require.NoError(w.t, err)
 
 	return truth
@@ -119,9 +118,7 @@ func (w *world) truth() *testchain.Truth {
 // balances are what the node says that the escrows hold, in wei. Those that hold nothing are left out, as are
 // those that a reorganisation removed.
 func (w *world) balances() map[string]string {
-	node, err := ethclient.DialContext(w.t.Context(), w.Chain.HTTP())
-	require.NoError(w.t, err)
-	defer node.Close()
+	node := w.Chain.Client()
 	all := map[string]string{}
 	for _, escrow := range w.truth().Escrows {
 		wei, err := node.BalanceAt(w.t.Context(), escrow, nil)

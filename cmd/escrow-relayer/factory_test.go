@@ -20,7 +20,6 @@ func TestAddFactoryRunbook(t *testing.T) {
 	w := newWorld(t, nil)
 	load, err := testchain.OpenLoad(t.Context(), w.Chain, w.Contracts)
 	require.NoError(t, err)
-	t.Cleanup(load.Close)
 	past, err := load.Clone(t.Context(), 3)
 	require.NoError(t, err)
 	require.NoError(t, load.Emit(t.Context(), past, 2))
@@ -36,7 +35,7 @@ func TestAddFactoryRunbook(t *testing.T) {
 	require.NoError(t, load.Emit(t.Context(), append(past, escrows...), 1))
 	w.blocks(2)
 	require.NoError(t, w.Chain.Mine(t.Context(), w.Confirmations))
-	w.received(w.Chain.HTTP(), w.Chain.ChainID().Int64(), w.Contracts.Factory, w.Contracts.Load)
+	w.received(w.Chain.Client(), w.Chain.ChainID().Int64(), w.Contracts.Factory, w.Contracts.Load)
 	ofLoad := map[string]bool{}
 	for _, e := range append(past, escrows...) {
 		ofLoad[strings.ToLower(e.Hex())] = true

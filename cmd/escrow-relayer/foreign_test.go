@@ -27,9 +27,8 @@ func TestForeignFactory(t *testing.T) {
 	l, err := lab.Start(t.Context(), lab.Options{Bin: bin, Seed: 9, Server: testpg.Shared(t)})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, l.Close()) })
-	wallet, err := testchain.OpenWallet(t.Context(), l.Chain.HTTP(), l.Chain.Accounts()[1])
+	wallet, err := testchain.OpenWallet(t.Context(), l.Chain.Client(), l.Chain.Accounts()[1])
 	require.NoError(t, err)
-	t.Cleanup(wallet.Close)
 	send := func(call testchain.Call) common.Address {
 		receipts, err := wallet.Transact(t.Context(), l.Chain, 0, call)
 		require.NoError(t, err)

@@ -13,7 +13,6 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/core/types"
 	"github.com/ethereum/go-ethereum/crypto"
-	"github.com/ethereum/go-ethereum/ethclient"
 	"github.com/stretchr/testify/require"
 
 	"github.com/fusion-prime/escrow-relayer/internal/faults"
@@ -35,9 +34,7 @@ func (w *world) liar() *faults.Node {
 
 // release is one of an escrow, in the newest block, that never happened.
 func (w *world) release(escrow string) types.Log {
-	c, err := ethclient.DialContext(w.t.Context(), w.Chain.HTTP())
-	require.NoError(w.t, err)
-	defer c.Close()
+	c := w.Chain.Client()
 	head, err := c.HeaderByNumber(w.t.Context(), nil)
 	require.NoError(w.t, err)
 	data := append(common.BigToHash(big.NewInt(1e18)).Bytes(), common.BigToHash(big.NewInt(1_700_000_000)).Bytes()...)
@@ -191,9 +188,8 @@ func TestForgedDeployment(t *testing.T) {
 	w.run("r0", 0, 1, env)
 	w.ready("r0")
 
-	wallet, err := testchain.OpenWallet(t.Context(), w.Chain.HTTP(), payer)
+	wallet, err := testchain.OpenWallet(t.Context(), w.Chain.Client(), payer)
 	require.NoError(t, err)
-	t.Cleanup(wallet.Close)
 	forged := common.Address{0xba, 0xd0}
 	escrows := 0
 	for named := false; !named; escrows++ { // each block is read on two endpoints, which may be the others
@@ -368,9 +364,8 @@ func TestAuditOfLargeLogs(t *testing.T) {
 	w := newWorld(t, func(o *lab.Options) { o.Env["LOG_FILTER"], o.Env["RPC_TIMEOUT"] = "topics", "1m" })
 	w.run("r0", 0, 1, nil)
 	w.ready("r0")
-	wallet, err := testchain.OpenWallet(t.Context(), w.Chain.HTTP(), w.Chain.Accounts()[1])
+	wallet, err := testchain.OpenWallet(t.Context(), w.Chain.Client(), w.Chain.Accounts()[1])
 	require.NoError(t, err)
-	t.Cleanup(wallet.Close)
 	// PUSH32 the topic of Approved, PUSH3 600,000 bytes of data, PUSH0, LOG1: more than one part in 16 of an answer.
 	approved := crypto.Keccak256([]byte("Approved(address)"))
 	emit := testchain.Call{Data: slices.Concat([]byte{0x7f}, approved, common.FromHex("620927c05fa1")), Gas: 9_000_000}

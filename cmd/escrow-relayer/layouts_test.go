@@ -26,9 +26,8 @@ import (
 func TestABIGrowsWhileTheFleetRuns(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
-	wallet, err := testchain.OpenWallet(t.Context(), w.Chain.HTTP(), w.Chain.Accounts()[len(w.Chain.Accounts())-1])
+	wallet, err := testchain.OpenWallet(t.Context(), w.Chain.Client(), w.Chain.Accounts()[len(w.Chain.Accounts())-1])
 	require.NoError(t, err)
-	t.Cleanup(wallet.Close)
 	send := func(call testchain.Call) common.Address {
 		receipts, err := wallet.Transact(t.Context(), w.Chain, 0, call)
 		require.NoError(t, err)
@@ -133,9 +132,8 @@ func proxy() []byte {
 func TestAProxiedFactoryIsUpgraded(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
-	wallet, err := testchain.OpenWallet(t.Context(), w.Chain.HTTP(), w.Chain.Accounts()[1])
+	wallet, err := testchain.OpenWallet(t.Context(), w.Chain.Client(), w.Chain.Accounts()[1])
 	require.NoError(t, err)
-	t.Cleanup(wallet.Close)
 	send := func(call testchain.Call) *types.Receipt {
 		call.Gas = 3_000_000
 		receipts, err := wallet.Transact(t.Context(), w.Chain, 0, call)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/ethclient"
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
@@ -145,10 +146,10 @@ func TestDeepReorgRunbook(t *testing.T) {
 }
 
 // received requires that each event of some factories was received once.
-func (w *world) received(url string, chainID int64, factories ...common.Address) {
+func (w *world) received(node *ethclient.Client, chainID int64, factories ...common.Address) {
 	head, err := w.Head(w.t.Context())
 	require.NoError(w.t, err)
-	truth, err := testchain.ReadTruth(w.t.Context(), url, w.Contracts.Block, head-uint64(w.Confirmations), factories...)
+	truth, err := testchain.ReadTruth(w.t.Context(), node, w.Contracts.Block, head-uint64(w.Confirmations), factories...)
 	require.NoError(w.t, err)
 	var a *lab.Audit
 	require.Eventually(w.t, func() bool {
@@ -166,7 +167,7 @@ func (w *world) received(url string, chainID int64, factories ...common.Address)
 	}, patience, 50*time.Millisecond)
 	require.True(w.t, a.Clean(), a.String())
 	for _, f := range factories {
-		one, err := testchain.ReadTruth(w.t.Context(), url, w.Contracts.Block, head-uint64(w.Confirmations), f)
+		one, err := testchain.ReadTruth(w.t.Context(), node, w.Contracts.Block, head-uint64(w.Confirmations), f)
 		require.NoError(w.t, err)
 		require.NotEmpty(w.t, one.Escrows, "of %s", f)
 	}
@@ -201,14 +202,13 @@ func TestNewFactoryRunbook(t *testing.T) {
 	w.ready("v2-0")
 	load, err := testchain.OpenLoad(t.Context(), w.Chain, w.Contracts)
 	require.NoError(t, err)
-	t.Cleanup(load.Close)
 	escrows, err := load.Clone(t.Context(), 3)
 	require.NoError(t, err)
 	w.blocks(2)
 	require.NoError(t, load.Emit(t.Context(), escrows, 1))
 	w.blocks(2)
 	require.NoError(t, w.Chain.Mine(t.Context(), w.Confirmations))
-	w.received(w.Chain.HTTP(), w.Chain.ChainID().Int64(), w.Contracts.Factory, w.Contracts.Load)
+	w.received(w.Chain.Client(), w.Chain.ChainID().Int64(), w.Contracts.Factory, w.Contracts.Load)
 	w.clean(second, w.Contracts.Block)
 	w.clean(nil, w.Contracts.Block)
 	rows, err := w.DB.Query(t.Context(), w.runbookSQL("new-factory-address.md", "group by status"))
@@ -243,19 +243,18 @@ func TestNewChainRunbook(t *testing.T) {
 	w.ready("other-0")
 	load, err := testchain.OpenLoad(t.Context(), chain, contracts)
 	require.NoError(t, err)
-	t.Cleanup(load.Close)
 	escrows, err := load.Clone(t.Context(), 3)
 	require.NoError(t, err)
 	require.NoError(t, load.Emit(t.Context(), escrows, 1))
 	require.NoError(t, chain.Mine(t.Context(), w.Confirmations))
 	w.blocks(3)
 	require.NoError(t, w.Chain.Mine(t.Context(), w.Confirmations))
-	w.received(w.Chain.HTTP(), w.Chain.ChainID().Int64(), w.Contracts.Factory)
+	w.received(w.Chain.Client(), w.Chain.ChainID().Int64(), w.Contracts.Factory)
 	first := w.Lab
 	second := *first
 	second.Chain, second.Contracts = chain, contracts
 	other := &world{Lab: &second, t: t}
-	other.received(chain.HTTP(), 4242, contracts.Load)
+	other.received(chain.Client(), 4242, contracts.Load)
 	w.clean(facts, contracts.Block)
 	w.clean(nil, w.Contracts.Block)
 }

@@ -52,9 +52,8 @@ func TestAKeyElsewhereSendsCommands(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, p.Ready(t.Context()))
 
-	wallet, err := testchain.OpenWallet(t.Context(), l.Chain.HTTP(), l.Chain.Accounts()[1])
+	wallet, err := testchain.OpenWallet(t.Context(), l.Chain.Client(), l.Chain.Accounts()[1])
 	require.NoError(t, err)
-	t.Cleanup(wallet.Close)
 	key, password := keyFiles(t, dir, requester)
 	receipts, err := wallet.Transact(t.Context(), l.Chain, 0, testchain.Call{To: &l.Contracts.Factory,
 		Data:  contracts.NewEscrowFactory().PackCreateEscrow(remote.Address, new(big.Int), 1, common.Address{}),

@@ -112,9 +112,8 @@ func TestDoctorRefusesWhatRunRefuses(t *testing.T) {
 		"REPLIES_TOPIC_ID": "replies"}
 	require.NoError(t, testpubsub.CreateTopic(t.Context(), w.PubSub.Addr(), lab.Project, "replies"))
 
-	wallet, err := testchain.OpenWallet(t.Context(), w.Chain.HTTP(), w.Chain.Accounts()[1])
+	wallet, err := testchain.OpenWallet(t.Context(), w.Chain.Client(), w.Chain.Accounts()[1])
 	require.NoError(t, err)
-	t.Cleanup(wallet.Close)
 	receipts, err := wallet.Transact(t.Context(), w.Chain, 0,
 		testchain.Call{Data: common.FromHex(contracts.DealsMetaData.Bin), Gas: 2_000_000})
 	require.NoError(t, err)

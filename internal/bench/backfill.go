@@ -102,7 +102,6 @@ func (b *backfill) history(ctx context.Context, blocks int) error {
 	if err != nil {
 		return err
 	}
-	defer load.Close()
 	var groups [][]common.Address
 	for n := range blocks {
 		if n < max(1, blocks/5) {
@@ -122,7 +121,7 @@ func (b *backfill) history(ctx context.Context, blocks int) error {
 		return err
 	}
 
-	b.truth, err = testchain.ReadTruth(ctx, l.Chain.HTTP(), l.Contracts.Block, end, l.Contracts.Load)
+	b.truth, err = testchain.ReadTruth(ctx, l.Chain.Client(), l.Contracts.Block, end, l.Contracts.Load)
 	if err == nil {
 		b.events = b.truth.Count()
 	}

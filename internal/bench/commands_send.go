@@ -31,12 +31,11 @@ const (
 // escrows makes n escrows, and waits until they are known and every sender has an owner. Their payees are the senders
 // in turn. Each needs two approvals, so that the one that a sender sends does not release it.
 func (k *keys) escrows(ctx context.Context, n int) (all []common.Address, err error) {
-	w, err := testchain.OpenWallet(ctx, k.lab.Chain.HTTP(), k.lab.Chain.Accounts()[0])
+	w, err := testchain.OpenWallet(ctx, k.lab.Chain.Client(), k.lab.Chain.Accounts()[0])
 	if err != nil {
 		return nil, err
 	}
 
-	defer w.Close()
 	factory := contracts.NewEscrowFactory()
 	for len(all) < n {
 		var calls []testchain.Call

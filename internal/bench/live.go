@@ -63,7 +63,6 @@ func live(ctx context.Context, o *Options, transport string) (latencies []float6
 	if err != nil {
 		return nil, 0, err
 	}
-	defer load.Close()
 	clones, err := load.Clone(ctx, perBlock)
 	if err != nil {
 		return nil, 0, err

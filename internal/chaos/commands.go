@@ -72,15 +72,10 @@ func prepare(ctx context.Context, r *run) (w *way, err error) {
 		requesters: testchain.Accounts(r.plan.Seed^0x7e9, 3), random: rand.New(rand.NewPCG(r.plan.Seed, 0xa5c)),
 		foreign: map[common.Hash]foreignUse{}, halted: map[common.Address]string{},
 	}
-	if w.wallet, err = testchain.OpenWallet(ctx, r.chain.HTTP(), w.makers...); err != nil {
+	if w.wallet, err = testchain.OpenWallet(ctx, r.chain.Client(), w.makers...); err != nil {
 		return nil, err
 	}
 
-	defer func() {
-		if err != nil {
-			w.wallet.Close()
-		}
-	}()
 	if w.pubsub, err = r.lab.OpenCommands(ctx); err != nil {
 		return nil, err
 	}
@@ -154,11 +149,10 @@ func (w *way) endow(ctx context.Context) error {
 		return nil
 	}
 
-	own, err := testchain.OpenWallet(ctx, r.chain.HTTP(), w.senders...)
+	own, err := testchain.OpenWallet(ctx, r.chain.Client(), w.senders...)
 	if err != nil {
 		return err
 	}
-	defer own.Close()
 	for i, s := range w.senders {
 		for n := range 2 {
 			salt := common.Hash{31: byte(n), 30: byte(i), 0: 9}

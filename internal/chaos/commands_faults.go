@@ -13,7 +13,6 @@ import (
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/core/types"
-	"github.com/ethereum/go-ethereum/ethclient"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/fusion-prime/escrow-relayer/internal/faults"
@@ -298,11 +297,7 @@ func (w *way) hideReceipts(ctx context.Context, f Fault) error {
 func (w *way) useKey(ctx context.Context, f Fault) error {
 	thief := w.senders[f.N%len(w.senders)]
 	sender := thief.Address
-	c, err := ethclient.DialContext(ctx, w.run.chain.HTTP())
-	if err != nil {
-		return err
-	}
-	defer c.Close()
+	c := w.run.chain.Client()
 	nonce, err := c.PendingNonceAt(ctx, sender)
 	if err != nil {
 		return err

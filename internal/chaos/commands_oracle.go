@@ -11,7 +11,6 @@ import (
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/core/types"
-	"github.com/ethereum/go-ethereum/ethclient"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/fusion-prime/escrow-relayer/internal/testchain"
@@ -92,11 +91,7 @@ type mined struct {
 
 // readSenders reads every transaction of the senders from the chain, block by block.
 func (w *way) readSenders(ctx context.Context) (map[common.Hash]mined, error) {
-	eth, err := ethclient.DialContext(ctx, w.run.chain.HTTP())
-	if err != nil {
-		return nil, err
-	}
-	defer eth.Close()
+	eth := w.run.chain.Client()
 	head, err := eth.BlockNumber(ctx)
 	if err != nil {
 		return nil, err
@@ -268,12 +263,7 @@ func (w *way) adoptHalted(ctx context.Context, v *Verdict) error {
 }
 
 func (w *way) onChain(ctx context.Context, hash common.Hash) bool {
-	c, err := ethclient.DialContext(ctx, w.run.chain.HTTP())
-	if err != nil {
-		return false
-	}
-	defer c.Close()
-	r, err := c.TransactionReceipt(ctx, hash)
+	r, err := w.run.chain.Client().TransactionReceipt(ctx, hash)
 
 	return err == nil && r != nil
 }

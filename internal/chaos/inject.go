@@ -14,7 +14,6 @@ import (
 
 	"cloud.google.com/go/pubsub/v2/apiv1/pubsubpb"
 	"github.com/ethereum/go-ethereum/common"
-	"github.com/ethereum/go-ethereum/ethclient"
 
 	"github.com/fusion-prime/escrow-relayer/internal/faults"
 	"github.com/fusion-prime/escrow-relayer/internal/lab"
@@ -207,7 +206,6 @@ func (r *run) burst(ctx context.Context, f Fault) error {
 	if err != nil {
 		return err
 	}
-	defer l.Close()
 	escrows, err := l.Create(ctx, f.N)
 	if err != nil {
 		return err
@@ -308,11 +306,6 @@ func (r *run) reach(ctx context.Context, block uint64) (head uint64, err error) 
 func (r *run) branch(ctx context.Context, depth int) (first uint64, hashes []common.Hash, err error) {
 	r.mining.Lock()
 	defer r.mining.Unlock()
-	c, err := ethclient.DialContext(ctx, r.chain.HTTP())
-	if err != nil {
-		return 0, nil, fmt.Errorf("dial the chain: %w", err)
-	}
-	defer c.Close()
 	head, err := r.lab.Head(ctx)
 	if err != nil {
 		return 0, nil, err
@@ -320,7 +313,7 @@ func (r *run) branch(ctx context.Context, depth int) (first uint64, hashes []com
 
 	first = head - min(head, uint64(depth)) + 1
 	for number := first; number <= head; number++ {
-		h, err := c.HeaderByNumber(ctx, new(big.Int).SetUint64(number))
+		h, err := r.chain.Client().HeaderByNumber(ctx, new(big.Int).SetUint64(number))
 		if err != nil {
 			return 0, nil, fmt.Errorf("read block %d: %w", number, err)
 		}

@@ -9,7 +9,6 @@ import (
 	"github.com/ethereum/go-ethereum"
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/core/types"
-	"github.com/ethereum/go-ethereum/ethclient"
 
 	"github.com/fusion-prime/escrow-relayer/internal/faults"
 )
@@ -36,12 +35,6 @@ func lyingPlan(way int) Plan {
 // lie has the first endpoint deceive for the time of the fault, with Keep until it was asked at least, and says how
 // often it did.
 func (r *run) lie(ctx context.Context, f Fault) error {
-	c, err := ethclient.DialContext(ctx, r.chain.HTTP())
-	if err != nil {
-		return fmt.Errorf("dial the chain: %w", err)
-	}
-	defer c.Close()
-
 	var told []*faults.Injected
 	hits := func() (n int) {
 		for _, l := range told {
@@ -59,7 +52,7 @@ func (r *run) lie(ctx context.Context, f Fault) error {
 	}()
 	begun, lied := time.Now(), uint64(0)
 	for time.Since(begun) < f.For || f.Keep && hits() == 0 && time.Since(begun) < settleTimeout {
-		head, logs, err := r.forge(ctx, c)
+		head, logs, err := r.forge(ctx)
 		if err != nil {
 			return err
 		}
@@ -85,9 +78,10 @@ func (r *run) lie(ctx context.Context, f Fault) error {
 }
 
 // forge repeats in the newest block an event of one before it: a second approval, or a second release.
-func (r *run) forge(ctx context.Context, c *ethclient.Client) (head uint64, logs []types.Log, err error) {
+func (r *run) forge(ctx context.Context) (head uint64, logs []types.Log, err error) {
 	r.mining.Lock()
 	defer r.mining.Unlock()
+	c := r.chain.Client()
 	newest, err := c.HeaderByNumber(ctx, nil)
 	if err != nil {
 		return 0, nil, fmt.Errorf("read the newest block: %w", err)

@@ -102,7 +102,7 @@ func (r *run) judge(ctx context.Context) (*Verdict, error) {
 func (r *run) judgeChain(ctx context.Context, s side, omits bool, v *Verdict) error {
 	// Enough more blocks that the cursors of all watches pass what a reorganisation has replaced.
 	blocks, patience, verified := 2*r.plan.Confirmations+10, settleTimeout, int64(0)
-	head, err := lab.Head(ctx, s.chain)
+	head, err := s.chain.Client().BlockNumber(ctx)
 	if omits {
 		blocks, patience, verified = blocks+2*epoch, patience+suspectTimeout, int64(head)
 	}
@@ -111,12 +111,12 @@ func (r *run) judgeChain(ctx context.Context, s side, omits bool, v *Verdict) er
 		return err
 	}
 
-	if head, err = lab.Head(ctx, s.chain); err != nil {
+	if head, err = s.chain.Client().BlockNumber(ctx); err != nil {
 		return err
 	}
 
 	target := head - uint64(r.plan.Confirmations)
-	truth, err := testchain.ReadTruth(ctx, s.chain.HTTP(), s.contracts.Block, target, s.contracts.Factory,
+	truth, err := testchain.ReadTruth(ctx, s.chain.Client(), s.contracts.Block, target, s.contracts.Factory,
 		s.contracts.Legacy)
 	if err != nil {
 		return err

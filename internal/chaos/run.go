@@ -257,10 +257,6 @@ func (r *run) close() error {
 		errs = append(errs, r.second.chain.Stop())
 	}
 
-	if r.way != nil {
-		r.way.wallet.Close()
-	}
-
 	return errors.Join(append(errs, r.disconnect())...)
 }
 

@@ -48,7 +48,7 @@ func (r *run) tables(ctx context.Context, s side, truth *testchain.Truth, v *Ver
 	}
 
 	v.Wrong = append(v.Wrong, stored...)
-	states, err := testchain.ReadStates(ctx, s.chain.HTTP(), truth.To, truth.Escrows)
+	states, err := testchain.ReadStates(ctx, s.chain.Client(), truth.To, truth.Escrows)
 	if err != nil {
 		return err
 	}

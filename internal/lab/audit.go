@@ -256,7 +256,7 @@ func CompareStored(ctx context.Context, db *pgxpool.Pool, t *testchain.Truth, ch
 
 // Truth reads what the followed factories and their escrows did, up to what the relayers may process.
 func (l *Lab) Truth(ctx context.Context, to uint64) (*testchain.Truth, error) {
-	return testchain.ReadTruth(ctx, l.Chain.HTTP(), l.Contracts.Block, to, l.Factories...)
+	return testchain.ReadTruth(ctx, l.Chain.Client(), l.Contracts.Block, to, l.Factories...)
 }
 
 // Audit waits until every event that is deep enough has been received and everything else was retracted, or ctx ends,

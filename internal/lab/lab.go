@@ -19,7 +19,6 @@ import (
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
-	"github.com/ethereum/go-ethereum/ethclient"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/fusion-prime/escrow-relayer/internal/port"
@@ -314,18 +313,7 @@ func (l *Lab) RunReady(ctx context.Context, id string, number, total int, env ma
 }
 
 // Head is the newest block of the chain.
-func (l *Lab) Head(ctx context.Context) (uint64, error) { return Head(ctx, l.Chain) }
-
-// Head is the newest block of a chain.
-func Head(ctx context.Context, chain testchain.Node) (uint64, error) {
-	c, err := ethclient.DialContext(ctx, chain.HTTP())
-	if err != nil {
-		return 0, err
-	}
-	defer c.Close()
-
-	return c.BlockNumber(ctx)
-}
+func (l *Lab) Head(ctx context.Context) (uint64, error) { return l.Chain.Client().BlockNumber(ctx) }
 
 // Every does something once per interval until ctx ends, which is no error, or it fails.
 func Every(ctx context.Context, interval time.Duration, do func() error) error {

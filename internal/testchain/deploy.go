@@ -23,11 +23,10 @@ type Deployment struct {
 // Deploy deploys the contracts from the node's last account and mines them.
 func Deploy(ctx context.Context, n Node) (d Deployment, err error) {
 	last := len(n.Accounts()) - 1
-	w, err := OpenWallet(ctx, n.HTTP(), n.Accounts()[last])
+	w, err := OpenWallet(ctx, n.Client(), n.Accounts()[last])
 	if err != nil {
 		return d, err
 	}
-	defer w.Close()
 	var calls []Call
 	for _, code := range []string{contracts.EscrowFactoryMetaData.Bin, contracts.LegacyEscrowFactoryMetaData.Bin,
 		contracts.NoiseMetaData.Bin, contracts.LoadMetaData.Bin} {

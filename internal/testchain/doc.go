@@ -7,7 +7,7 @@
 //   - ReadTruth reads every log of the factories and their escrows by another way than the relayer
 //     does, for comparison.
 //
-// Everything but Sim's own methods goes through URLs, so that it works with any node.
+// Everything but Sim's own methods goes through JSON-RPC, so that it works with any node.
 //
 // What the nodes call safe and finalized: Sim and geth --dev take the head for safe and the newest
 // block whose number divides by 32 for finalized; anvil takes head-32 and head-64. A reorganisation

@@ -34,16 +34,13 @@ var loadABI = contracts.NewLoad()
 
 // OpenLoad sends from the node's last account, as Deploy does. The node should mine on demand.
 func OpenLoad(ctx context.Context, n Node, d Deployment) (*Load, error) {
-	w, err := OpenWallet(ctx, n.HTTP(), n.Accounts()[len(n.Accounts())-1])
+	w, err := OpenWallet(ctx, n.Client(), n.Accounts()[len(n.Accounts())-1])
 	if err != nil {
 		return nil, err
 	}
 
 	return &Load{n, d, w}, nil
 }
-
-// Close closes the connection.
-func (l *Load) Close() { l.wallet.Close() }
 
 // Create makes n escrows through the factory, whose payer is the Load contract: EscrowCreated and EscrowDeployed each.
 func (l *Load) Create(ctx context.Context, n int) ([]common.Address, error) {

@@ -15,7 +15,6 @@ func openLoad(t testing.TB, n testchain.Node) (*testchain.Load, testchain.Deploy
 	require.NoError(t, err)
 	l, err := testchain.OpenLoad(within(t), n, d)
 	require.NoError(t, err)
-	t.Cleanup(l.Close)
 
 	return l, d
 }
@@ -27,7 +26,7 @@ func TestLoad(t *testing.T) {
 	l, d := openLoad(t, n)
 	c := dial(t, n.HTTP())
 	read := func(factory common.Address) *testchain.Truth {
-		truth, err := testchain.ReadTruth(ctx, n.HTTP(), d.Block, headOf(t, c).Number.Uint64(), factory)
+		truth, err := testchain.ReadTruth(ctx, n.Client(), d.Block, headOf(t, c).Number.Uint64(), factory)
 		require.NoError(t, err)
 		return truth
 	}

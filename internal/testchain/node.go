@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/ethereum/go-ethereum/common/hexutil"
+	"github.com/ethereum/go-ethereum/ethclient"
 	"github.com/ethereum/go-ethereum/rpc"
 )
 
@@ -18,6 +19,8 @@ type Node interface {
 	// HTTP and WS are the URLs of its JSON-RPC interface, for this and other processes.
 	HTTP() string
 	WS() string
+	// Client asks the node over HTTP until Stop.
+	Client() *ethclient.Client
 	// ChainID of the chain, as in eth_chainId.
 	ChainID() *big.Int
 	// Accounts are funded: Options.Accounts of Options.Seed.

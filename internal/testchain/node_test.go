@@ -80,9 +80,8 @@ func testNode(t *testing.T, n testchain.Node) {
 	}
 
 	t.Log("events come in the order of the deployed system")
-	w, err := testchain.OpenWallet(ctx, n.HTTP(), n.Accounts()...)
+	w, err := testchain.OpenWallet(ctx, n.Client(), n.Accounts()...)
 	require.NoError(t, err)
-	t.Cleanup(w.Close)
 	payer, payee := n.Accounts()[0].Address, n.Accounts()[1].Address
 	factory, escrowABI := contracts.NewEscrowFactory(), contracts.NewEscrow()
 	create := testchain.Call{To: &d.Factory, Value: big.NewInt(5),
@@ -151,7 +150,7 @@ func testNode(t *testing.T, n testchain.Node) {
 
 func readTruth(t testing.TB, n testchain.Node, d testchain.Deployment) *testchain.Truth {
 	t.Helper()
-	truth, err := testchain.ReadTruth(t.Context(), n.HTTP(), d.Block, headOf(t, dial(t, n.HTTP())).Number.Uint64(),
+	truth, err := testchain.ReadTruth(t.Context(), n.Client(), d.Block, headOf(t, dial(t, n.HTTP())).Number.Uint64(),
 		d.Factory, d.Legacy)
 	require.NoError(t, err)
 
@@ -209,9 +208,8 @@ func TestSimSendsRemovedLogs(t *testing.T) {
 	sub, err := dial(t, n.WS()).SubscribeFilterLogs(ctx, ethereum.FilterQuery{Addresses: []common.Address{d.Noise}}, logs)
 	require.NoError(t, err)
 	defer sub.Unsubscribe()
-	w, err := testchain.OpenWallet(ctx, n.HTTP(), n.Accounts()[0])
+	w, err := testchain.OpenWallet(ctx, n.Client(), n.Accounts()[0])
 	require.NoError(t, err)
-	defer w.Close()
 	_, err = w.Transact(ctx, n, 0, testchain.Call{To: &d.Noise, Data: contracts.NewNoise().PackApproved(big.NewInt(1))})
 	require.NoError(t, err)
 	require.False(t, (<-logs).Removed)
@@ -223,9 +221,8 @@ func TestSimMinesAllThatWasSent(t *testing.T) {
 	t.Parallel()
 	ctx := within(t)
 	n := startSim(t, testchain.Options{})
-	w, err := testchain.OpenWallet(ctx, n.HTTP(), n.Accounts()...)
+	w, err := testchain.OpenWallet(ctx, n.Client(), n.Accounts()...)
 	require.NoError(t, err)
-	defer w.Close()
 	c := dial(t, n.HTTP())
 	for round := range 100 { // a race in the pool, seen once in ten runs with a single round
 		calls := make([]testchain.Call, 1+round%8)

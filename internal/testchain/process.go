@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/ethereum/go-ethereum/common/hexutil"
+	"github.com/ethereum/go-ethereum/ethclient"
 	"github.com/ethereum/go-ethereum/rpc"
 
 	"github.com/fusion-prime/escrow-relayer/internal/child"
@@ -112,10 +113,11 @@ func (p *process) log() []byte {
 	return bytes.TrimSpace(text[max(0, len(text)-2000):])
 }
 
-func (p *process) HTTP() string        { return "http://" + p.reserved.Addr() }
-func (p *process) WS() string          { return "ws://" + p.reserved.Addr() }
-func (p *process) ChainID() *big.Int   { return new(big.Int).SetUint64(p.options.ChainID) }
-func (p *process) Accounts() []Account { return p.accounts }
+func (p *process) HTTP() string              { return "http://" + p.reserved.Addr() }
+func (p *process) WS() string                { return "ws://" + p.reserved.Addr() }
+func (p *process) Client() *ethclient.Client { return ethclient.NewClient(p.client) }
+func (p *process) ChainID() *big.Int         { return new(big.Int).SetUint64(p.options.ChainID) }
+func (p *process) Accounts() []Account       { return p.accounts }
 
 // Stop kills the node and removes its files.
 func (p *process) Stop() error {

@@ -114,13 +114,12 @@ func TestReorgWhileOthersSend(t *testing.T) {
 	var senders sync.WaitGroup
 	for i := range n.Accounts() {
 		senders.Go(func() {
-			w, err := testchain.OpenWallet(ctx, n.HTTP(), n.Accounts()[i])
+			w, err := testchain.OpenWallet(ctx, n.Client(), n.Accounts()[i])
 			if err != nil {
 				t.Error(err)
 				return
 			}
 
-			defer w.Close()
 			for sending.Err() == nil {
 				// A reorganisation takes back what was sent: the nonces are read again.
 				_ = w.Sync(sending)

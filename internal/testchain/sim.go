@@ -22,6 +22,7 @@ import (
 	"github.com/ethereum/go-ethereum/eth/catalyst"
 	"github.com/ethereum/go-ethereum/eth/ethconfig"
 	"github.com/ethereum/go-ethereum/eth/filters"
+	"github.com/ethereum/go-ethereum/ethclient"
 	"github.com/ethereum/go-ethereum/node"
 	"github.com/ethereum/go-ethereum/p2p"
 	"github.com/ethereum/go-ethereum/params"
@@ -167,6 +168,9 @@ func (s *Sim) HTTP() string { return "http://" + s.reserved.Addr() }
 
 // WS is its URL for subscriptions.
 func (s *Sim) WS() string { return "ws://" + s.reserved.Addr() }
+
+// Client asks it over HTTP, as others do.
+func (s *Sim) Client() *ethclient.Client { return ethclient.NewClient(s.client) }
 
 // ChainID is what eth_chainId answers.
 func (s *Sim) ChainID() *big.Int { return new(big.Int).SetUint64(s.options.ChainID) }
@@ -442,11 +446,10 @@ func (s *Sim) emit(ctx context.Context, n int) error {
 		return nil
 	}
 
-	w, err := OpenWallet(ctx, s.HTTP(), s.stranger)
+	w, err := OpenWallet(ctx, s.Client(), s.stranger)
 	if err != nil {
 		return err
 	}
-	defer w.Close()
 	// PUSH0 PUSH0 LOG0, as the code of a constructor
 	_, err = w.Send(ctx, 0, Call{Gas: 200_000 + 1000*uint64(n), Data: bytes.Repeat([]byte{0x5f, 0x5f, 0xa0}, n),
 		Tip: new(big.Int).Mul(gwei, big.NewInt(50))})

@@ -7,6 +7,7 @@ import (
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/common/hexutil"
+	"github.com/ethereum/go-ethereum/ethclient"
 	"github.com/ethereum/go-ethereum/rpc"
 )
 
@@ -19,14 +20,9 @@ type State struct {
 }
 
 // ReadStates asks escrows for their state as of a block, by eth_call: a second source beside their
-// events. The node at url must still have the state of that block.
-func ReadStates(ctx context.Context, url string, block uint64,
+// events. The node must still have the state of that block.
+func ReadStates(ctx context.Context, node *ethclient.Client, block uint64,
 	escrows []common.Address) (map[common.Address]State, error) {
-	c, err := rpc.DialContext(ctx, url)
-	if err != nil {
-		return nil, fmt.Errorf("reach the chain: %w", err)
-	}
-	defer c.Close()
 	e := escrowABI
 	calls := [][]byte{e.PackPayer(), e.PackPayee(), e.PackArbiter(), e.PackAmount(), e.PackReleaseTime(),
 		e.PackApprovalsRequired(), e.PackApprovals(), e.PackSettled()}
@@ -40,7 +36,7 @@ func ReadStates(ctx context.Context, url string, block uint64,
 		}
 	}
 
-	if err := call(ctx, c, batch); err != nil {
+	if err := call(ctx, node.Client(), batch); err != nil {
 		return nil, fmt.Errorf("ask %d escrows for their state at block %d: %w", len(escrows), block, err)
 	}
 

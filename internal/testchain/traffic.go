@@ -11,6 +11,7 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/common/hexutil"
 	"github.com/ethereum/go-ethereum/core/types"
+	"github.com/ethereum/go-ethereum/ethclient"
 
 	"github.com/fusion-prime/escrow-relayer/internal/testchain/contracts"
 )
@@ -61,6 +62,7 @@ type TrafficConfig struct {
 // receipts what came of it. It is to be used by one goroutine at a time.
 type Traffic struct {
 	config  TrafficConfig
+	node    *ethclient.Client
 	wallet  *Wallet
 	rand    *rand.Rand
 	actions []Action // each as often as it weighs
@@ -132,11 +134,15 @@ func NewTraffic(ctx context.Context, c TrafficConfig) (*Traffic, error) {
 	}
 
 	var err error
-	if t.wallet, err = OpenWallet(ctx, c.URL, c.Accounts...); err != nil {
-		return nil, err
+	if t.node, err = ethclient.DialContext(ctx, c.URL); err != nil {
+		return nil, fmt.Errorf("reach the chain: %w", err)
 	}
 
-	if err := t.resync(ctx); err != nil {
+	if t.wallet, err = OpenWallet(ctx, t.node, c.Accounts...); err == nil {
+		err = t.resync(ctx)
+	}
+
+	if err != nil {
 		t.Close()
 		return nil, err
 	}
@@ -145,7 +151,7 @@ func NewTraffic(ctx context.Context, c TrafficConfig) (*Traffic, error) {
 }
 
 // Close closes the connection.
-func (t *Traffic) Close() { t.wallet.Close() }
+func (t *Traffic) Close() { t.node.Close() }
 
 // Stats says where it stands.
 func (t *Traffic) Stats() TrafficStats {
@@ -277,7 +283,7 @@ func (t *Traffic) read(ctx context.Context) error {
 	}
 
 	from := min(t.config.Deployment.Block, uint64(head))
-	truth, err := ReadTruth(ctx, t.config.URL, from, uint64(head), t.config.Deployment.Factory, t.config.Deployment.Legacy)
+	truth, err := ReadTruth(ctx, t.node, from, uint64(head), t.config.Deployment.Factory, t.config.Deployment.Legacy)
 	if err != nil {
 		return err
 	}

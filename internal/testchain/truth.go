@@ -10,6 +10,7 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/common/hexutil"
 	"github.com/ethereum/go-ethereum/core/types"
+	"github.com/ethereum/go-ethereum/ethclient"
 	"github.com/ethereum/go-ethereum/rpc"
 
 	"github.com/fusion-prime/escrow-relayer/internal/testchain/contracts"
@@ -80,17 +81,13 @@ func (t *Truth) Count(names ...string) (n int) {
 	return n
 }
 
-// ReadTruth reads the blocks from to to, both included, of the node at url: every receipt of every
+// ReadTruth reads the blocks from to to, both included, of a node: every receipt of every
 // block, rather than eth_getLogs with some filter, so that it shares no mistake with the relayer.
 // It answers with the events of the escrows that these factories announced. The chain should stand
 // still meanwhile: a reorganisation is noticed, and an error.
-func ReadTruth(ctx context.Context, url string, from, to uint64, factories ...common.Address) (*Truth, error) {
-	c, err := rpc.DialContext(ctx, url)
-	if err != nil {
-		return nil, fmt.Errorf("reach the chain: %w", err)
-	}
-	defer c.Close()
-	logs, hash, err := readLogs(ctx, c, from, to)
+func ReadTruth(ctx context.Context, node *ethclient.Client, from, to uint64, factories ...common.Address) (*Truth,
+	error) {
+	logs, hash, err := readLogs(ctx, node.Client(), from, to)
 	if err != nil {
 		return nil, err
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/common/hexutil"
 	"github.com/ethereum/go-ethereum/core/types"
+	"github.com/ethereum/go-ethereum/ethclient"
 	"github.com/ethereum/go-ethereum/rpc"
 )
 
@@ -41,31 +42,18 @@ type Wallet struct {
 	time     uint64 // of the newest block seen
 }
 
-// OpenWallet reads from the node at url what is needed to sign.
-func OpenWallet(ctx context.Context, url string, accounts ...Account) (*Wallet, error) {
-	c, err := rpc.DialContext(ctx, url)
+// OpenWallet reads from a node what is needed to sign.
+func OpenWallet(ctx context.Context, node *ethclient.Client, accounts ...Account) (*Wallet, error) {
+	w := &Wallet{accounts: accounts, rpc: node.Client(), nonces: make([]uint64, len(accounts))}
+	chainID, err := node.ChainID(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("reach the chain: %w", err)
-	}
-
-	w := &Wallet{accounts: accounts, rpc: c, nonces: make([]uint64, len(accounts))}
-	var chainID hexutil.Big
-	if err := c.CallContext(ctx, &chainID, "eth_chainId"); err != nil {
-		c.Close()
 		return nil, fmt.Errorf("read the chain's id: %w", err)
 	}
 
-	w.signer = types.LatestSignerForChainID(chainID.ToInt())
-	if err := errors.Join(w.Sync(ctx), w.refreshFees(ctx)); err != nil {
-		c.Close()
-		return nil, err
-	}
+	w.signer = types.LatestSignerForChainID(chainID)
 
-	return w, nil
+	return w, errors.Join(w.Sync(ctx), w.refreshFees(ctx))
 }
-
-// Close closes the connection.
-func (w *Wallet) Close() { w.rpc.Close() }
 
 // Sync reads the nonces again: after a reorganisation, which may have undone what was sent.
 func (w *Wallet) Sync(ctx context.Context) error {

@@ -33,9 +33,8 @@ func TestTransactionsThatWereLeftOut(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	node := &forgetful{Sim: sim}
-	wallet, err := testchain.OpenWallet(ctx, sim.HTTP(), sim.Accounts()[0])
+	wallet, err := testchain.OpenWallet(ctx, sim.Client(), sim.Accounts()[0])
 	require.NoError(t, err)
-	t.Cleanup(wallet.Close)
 	call := testchain.Call{To: &sim.Accounts()[1].Address, Gas: 21_000}
 	_, err = wallet.Transact(ctx, sim, 0, call)
 	require.NoError(t, err)

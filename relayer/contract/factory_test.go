@@ -42,9 +42,8 @@ func TestCheckFactory(t *testing.T) {
 	client, err := rpc.DialContext(t.Context(), chain.HTTP())
 	require.NoError(t, err)
 	t.Cleanup(client.Close)
-	w, err := testchain.OpenWallet(t.Context(), chain.HTTP(), chain.Accounts()[0])
+	w, err := testchain.OpenWallet(t.Context(), chain.Client(), chain.Accounts()[0])
 	require.NoError(t, err)
-	t.Cleanup(w.Close)
 	deploy := func(init []byte) common.Address {
 		t.Helper()
 		receipts, err := w.Transact(t.Context(), chain, 0, testchain.Call{Data: init})

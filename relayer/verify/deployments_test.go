@@ -25,9 +25,8 @@ func TestOneWordSilencesNoCount(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	sim, d := testchain.NewContracts(t, testchain.Options{Seed: 5})
-	wallet, err := testchain.OpenWallet(ctx, sim.HTTP(), sim.Accounts()[1])
+	wallet, err := testchain.OpenWallet(ctx, sim.Client(), sim.Accounts()[1])
 	require.NoError(t, err)
-	t.Cleanup(wallet.Close)
 	const escrows = 3 // one in each block of one range
 	create := testchain.Call{To: &d.Factory, Value: big.NewInt(7), Gas: 3_000_000,
 		Data: contracts.NewEscrowFactory().PackCreateEscrow(sim.Accounts()[2].Address, new(big.Int), 1, common.Address{})}

@@ -33,9 +33,8 @@ func TestWhatTheABIDoesNotKnowIsFound(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	sim := testchain.NewSim(t, testchain.Options{Seed: 5})
-	wallet, err := testchain.OpenWallet(ctx, sim.HTTP(), sim.Accounts()[0])
+	wallet, err := testchain.OpenWallet(ctx, sim.Client(), sim.Accounts()[0])
 	require.NoError(t, err)
-	t.Cleanup(wallet.Close)
 	send := func(call testchain.Call) (common.Address, int64) {
 		call.Gas = 3_000_000
 		receipts, err := wallet.Transact(ctx, sim, 0, call)

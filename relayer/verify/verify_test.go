@@ -218,10 +218,8 @@ func TestEitherNodeMayLie(t *testing.T) {
 
 // allLogs are those of a chain, with a client of it and its head.
 func allLogs(t *testing.T, sim *testchain.Sim) (c *ethclient.Client, head uint64, logs []types.Log) {
-	c, err := ethclient.DialContext(t.Context(), sim.HTTP())
-	require.NoError(t, err)
-	t.Cleanup(c.Close)
-	head, err = c.BlockNumber(t.Context())
+	c = sim.Client()
+	head, err := c.BlockNumber(t.Context())
 	require.NoError(t, err)
 	logs, err = c.FilterLogs(t.Context(), ethereum.FilterQuery{FromBlock: new(big.Int),
 		ToBlock: new(big.Int).SetUint64(head)})
@@ -245,7 +243,7 @@ func eitherNodeMayLie(t *testing.T, mode watch.FilterMode, named bool) {
 	abi, err := contract.New("", "")
 	require.NoError(t, err)
 	c, head, logs := allLogs(t, sim)
-	truth, err := testchain.ReadTruth(ctx, sim.HTTP(), d.Block, head, d.Factory)
+	truth, err := testchain.ReadTruth(ctx, sim.Client(), d.Block, head, d.Factory)
 	require.NoError(t, err)
 	require.Greater(t, truth.Count(), 30)
 

@@ -74,7 +74,7 @@ func TestCatchingUpStaysOnTheBranchOfTheCursor(t *testing.T) {
 			w := setup(t)
 			w.create(1)
 			w.mine(1)
-			early, err := testchain.ReadTruth(t.Context(), w.sim.HTTP(), 0, w.head(), w.d.Factory)
+			early, err := testchain.ReadTruth(t.Context(), w.sim.Client(), 0, w.head(), w.d.Factory)
 			require.NoError(t, err)
 			w.approve(1, early.Escrows[0])
 			w.mine(1)

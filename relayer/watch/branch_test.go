@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
-	"github.com/ethereum/go-ethereum/ethclient"
 	"github.com/stretchr/testify/require"
 
 	"github.com/fusion-prime/escrow-relayer/internal/testchain"
@@ -21,9 +20,7 @@ import (
 )
 
 func (w *world) hash(n int64) common.Hash {
-	c, err := ethclient.DialContext(w.t.Context(), w.sim.HTTP())
-	require.NoError(w.t, err)
-	defer c.Close()
+	c := w.sim.Client()
 	h, err := c.HeaderByNumber(w.t.Context(), big.NewInt(n))
 	require.NoError(w.t, err)
 
@@ -35,7 +32,7 @@ func (w *world) hash(n int64) common.Hash {
 func (w *world) lead(to int64) {
 	at, err := w.led.FactoryPosition(w.t.Context(), 1)
 	require.NoError(w.t, err)
-	truth, err := testchain.ReadTruth(w.t.Context(), w.sim.HTTP(), 0, uint64(to), w.d.Factory)
+	truth, err := testchain.ReadTruth(w.t.Context(), w.sim.Client(), 0, uint64(to), w.d.Factory)
 	require.NoError(w.t, err)
 	c := ledger.FactoryCommit{Epoch: 1, From: at, To: at.To(to+1, w.hash(to))}
 	for _, a := range truth.Escrows {
@@ -75,7 +72,7 @@ func TestRollbackAboveTheCursorVoidsTheBook(t *testing.T) {
 	created := int64(w.head())
 	w.run(watch.FilterTopics, false)
 	w.lead(created)
-	truth, err := testchain.ReadTruth(t.Context(), w.sim.HTTP(), 0, uint64(created), w.d.Factory)
+	truth, err := testchain.ReadTruth(t.Context(), w.sim.Client(), 0, uint64(created), w.d.Factory)
 	require.NoError(t, err)
 	escrow := truth.Escrows[0]
 	stale, err := w.led.FactoryPosition(t.Context(), 1)

@@ -64,7 +64,7 @@ func TestPastDelaysNobody(t *testing.T) {
 			w.createOf(second, 4)
 			w.create(2)
 			w.mine(1)
-			past, err := testchain.ReadTruth(t.Context(), w.sim.HTTP(), 0, w.head(), second.Factory)
+			past, err := testchain.ReadTruth(t.Context(), w.sim.Client(), 0, w.head(), second.Factory)
 			require.NoError(t, err)
 			w.approve(1, past.Escrows...)
 			w.approve(2, past.Escrows[0]) // releases
@@ -126,7 +126,7 @@ func TestAFarEscrowThatCannotBeReadHoldsUpNoOther(t *testing.T) {
 	lost := w.head()
 	w.createOf(second, 1)
 	w.mine(40 + confirmations)
-	truth, err := testchain.ReadTruth(t.Context(), w.sim.HTTP(), 0, w.head(), second.Factory)
+	truth, err := testchain.ReadTruth(t.Context(), w.sim.Client(), 0, w.head(), second.Factory)
 	require.NoError(t, err)
 	w.chain, w.leads = pruned{w.src, lost}, w.src
 	w.run(watch.FilterTopics, true)
@@ -169,7 +169,7 @@ func TestWhatIsRegisteredAboveTheCursorBecomesLate(t *testing.T) {
 	w.passed()
 	w.create(1)
 	w.mine(1)
-	truth, err := testchain.ReadTruth(t.Context(), w.sim.HTTP(), 0, w.head(), w.d.Factory)
+	truth, err := testchain.ReadTruth(t.Context(), w.sim.Client(), 0, w.head(), w.d.Factory)
 	require.NoError(t, err)
 	e := truth.Events[truth.Escrows[0]][1]
 	_, err = registry.Record(t.Context(), w.DB, chainID, registry.Past, []registry.Discovery{{Address: e.Escrow,

@@ -18,7 +18,6 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/core/types"
 	"github.com/ethereum/go-ethereum/crypto"
-	"github.com/ethereum/go-ethereum/ethclient"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
@@ -176,7 +175,7 @@ func TestBelievedBlocksAreComparedLater(t *testing.T) {
 	require.Len(t, w.out.retracted(), 1)
 	require.Equal(t, w.src.Endpoints()[0].Name, w.src.Faults()[0].Endpoint)
 	require.Len(t, w.src.Faults(), 1)
-	truth, err := testchain.ReadTruth(t.Context(), w.sim.HTTP(), 0, believed, w.d.Factory)
+	truth, err := testchain.ReadTruth(t.Context(), w.sim.Client(), 0, believed, w.d.Factory)
 	require.NoError(t, err)
 	for _, escrow := range truth.Escrows {
 		for _, e := range truth.Events[escrow] {
@@ -195,9 +194,7 @@ func (w *world) verified() (block int64) {
 
 // approval is one of an escrow in the newest block, beside the true one: the block's bloom filter allows for it.
 func (w *world) approval(of common.Address) types.Log {
-	c, err := ethclient.DialContext(w.t.Context(), w.sim.HTTP())
-	require.NoError(w.t, err)
-	defer c.Close()
+	c := w.sim.Client()
 	head := new(big.Int).SetUint64(w.head())
 	logs, err := c.FilterLogs(w.t.Context(), ethereum.FilterQuery{FromBlock: head, ToBlock: head,
 		Addresses: []common.Address{of}})
@@ -225,9 +222,7 @@ func (w *world) store(l types.Log) {
 
 // invent returns a release of an escrow, in the newest block, that never happened.
 func (w *world) invent(escrow common.Address) types.Log {
-	c, err := ethclient.DialContext(w.t.Context(), w.sim.HTTP())
-	require.NoError(w.t, err)
-	defer c.Close()
+	c := w.sim.Client()
 	head, err := c.HeaderByNumber(w.t.Context(), nil)
 	require.NoError(w.t, err)
 	data := append(common.BigToHash(big.NewInt(1e18)).Bytes(), common.BigToHash(big.NewInt(1_700_000_000)).Bytes()...)

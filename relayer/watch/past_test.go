@@ -62,7 +62,7 @@ func TestFactoryIsAddedWithItsPast(t *testing.T) {
 			require.NoError(t, err)
 			w.createOf(second, 4)
 			w.mine(1)
-			past, err := testchain.ReadTruth(t.Context(), w.sim.HTTP(), 0, w.head(), second.Factory)
+			past, err := testchain.ReadTruth(t.Context(), w.sim.Client(), 0, w.head(), second.Factory)
 			require.NoError(t, err)
 			w.approve(1, past.Escrows...)
 			w.approve(2, past.Escrows[0]) // releases

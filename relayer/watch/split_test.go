@@ -125,7 +125,7 @@ func TestTwoBranchesBehindOneURL(t *testing.T) {
 			w := setup(t)
 			w.create(3)
 			w.mine(1)
-			truth, err := testchain.ReadTruth(t.Context(), w.sim.HTTP(), 0, w.head(), w.d.Factory)
+			truth, err := testchain.ReadTruth(t.Context(), w.sim.Client(), 0, w.head(), w.d.Factory)
 			require.NoError(t, err)
 			w.mine(int(fork - w.head()))
 			for w.head() < head-6 {

@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ethereum/go-ethereum/ethclient"
 	"github.com/jackc/pgx/v5"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
@@ -118,9 +117,7 @@ func TestWithoutACommitToMakeNoneIsRefused(t *testing.T) {
 			m.changed = nil
 		},
 		"factory": func(w *world, _ *moving) {
-			c, err := ethclient.DialContext(w.t.Context(), w.sim.HTTP())
-			require.NoError(w.t, err)
-			defer c.Close()
+			c := w.sim.Client()
 			last, err := c.HeaderByNumber(w.t.Context(), new(big.Int).SetUint64(w.head()-confirmations))
 			require.NoError(w.t, err)
 			require.NoError(w.t, pgx.BeginFunc(w.t.Context(), w.DB, func(tx pgx.Tx) error {

@@ -44,7 +44,7 @@ func TestAnEscrowThatIsOlderThanItsDeployment(t *testing.T) {
 
 			w.create(2)
 			w.mine(1)
-			older, err := testchain.ReadTruth(t.Context(), w.sim.HTTP(), 0, w.head(), w.d.Factory)
+			older, err := testchain.ReadTruth(t.Context(), w.sim.Client(), 0, w.head(), w.d.Factory)
 			require.NoError(t, err)
 			w.d.Factory = w.d.Noise // which announces any contract
 			w.Exec(`update factories set address = $1`, w.d.Noise.Bytes())

@@ -12,7 +12,6 @@ import (
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/core/types"
-	"github.com/ethereum/go-ethereum/ethclient"
 	"github.com/jackc/pgx/v5"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
@@ -137,9 +136,8 @@ func published(name string) bool { return name != "EscrowCreated" && name != "Ar
 func setup(t *testing.T) *world {
 	ctx := t.Context()
 	sim, d := testchain.NewContracts(t, testchain.Options{})
-	wallet, err := testchain.OpenWallet(ctx, sim.HTTP(), sim.Accounts()...)
+	wallet, err := testchain.OpenWallet(ctx, sim.Client(), sim.Accounts()...)
 	require.NoError(t, err)
-	t.Cleanup(wallet.Close)
 	w := &world{Fleet: testfleet.New(t, chainID), t: t, sim: sim, d: d, wallet: wallet, hints: make(chan struct{}, 1),
 		out: &recorder{ids: map[common.Address][]string{},
 			by: map[common.Address][]common.Address{}}}
@@ -244,7 +242,7 @@ func (w *world) mine(n int) { require.NoError(w.t, w.sim.Mine(w.t.Context(), n))
 
 // expect waits until exactly what the chain has up to its target was offered, in order, EscrowDeployed first.
 func (w *world) expect(to uint64) *testchain.Truth {
-	truth, err := testchain.ReadTruth(w.t.Context(), w.sim.HTTP(), 0, to, w.d.Factory)
+	truth, err := testchain.ReadTruth(w.t.Context(), w.sim.Client(), 0, to, w.d.Factory)
 	require.NoError(w.t, err)
 	require.NotEmpty(w.t, truth.Escrows)
 	for _, a := range truth.Escrows {
@@ -266,9 +264,7 @@ func (w *world) expect(to uint64) *testchain.Truth {
 }
 
 func (w *world) head() uint64 {
-	c, err := ethclient.DialContext(w.t.Context(), w.sim.HTTP())
-	require.NoError(w.t, err)
-	defer c.Close()
+	c := w.sim.Client()
 	n, err := c.BlockNumber(w.t.Context())
 	require.NoError(w.t, err)
 
@@ -382,7 +378,7 @@ func TestLateEscrows(t *testing.T) {
 			w := setup(t)
 			w.create(3)
 			w.mine(1)
-			early, err := testchain.ReadTruth(t.Context(), w.sim.HTTP(), 0, w.head(), w.d.Factory)
+			early, err := testchain.ReadTruth(t.Context(), w.sim.Client(), 0, w.head(), w.d.Factory)
 			require.NoError(t, err)
 			w.approve(1, early.Escrows...)
 			w.mine(40)
@@ -432,7 +428,7 @@ func TestDeepReorg(t *testing.T) {
 				require.NoError(t, err)
 				return at.Next > int64(w.head()-confirmations)
 			}, patience, 10*time.Millisecond)
-			after, err := testchain.ReadTruth(t.Context(), w.sim.HTTP(), 0, w.head()-confirmations, w.d.Factory)
+			after, err := testchain.ReadTruth(t.Context(), w.sim.Client(), 0, w.head()-confirmations, w.d.Factory)
 			require.NoError(t, err)
 			// Once more, a block so that both cursors have passed the old tip.
 			w.mine(1)

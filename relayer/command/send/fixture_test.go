@@ -73,9 +73,8 @@ func newWorld(t *testing.T, node testchain.Node) *world {
 	w.db = fleet.DB
 	w.watchTransitions()
 	w.stopLedger = w.watch()
-	w.wallet, err = testchain.OpenWallet(t.Context(), node.HTTP(), node.Accounts()[1])
+	w.wallet, err = testchain.OpenWallet(t.Context(), node.Client(), node.Accounts()[1])
 	require.NoError(t, err)
-	t.Cleanup(w.wallet.Close)
 	everything := `{"requesters":[{"name":"test","address":"` + w.requester.Address.Hex() + `","allow":[{"sender":"` +
 		w.sender.Address.Hex() +
 		`","kinds":["approve","release","refund","create"],"max_value":"1000000","max_fee":"1000000000000000000"}]}]}`

@@ -23,9 +23,9 @@ func (w *world) adopt(ctx context.Context) error {
 // use uses up a nonce of the sender's account elsewhere.
 func (w *world) use() {
 	w.t.Helper()
-	other, err := testchain.OpenWallet(w.t.Context(), w.node.HTTP(), w.sender)
+	other, err := testchain.OpenWallet(w.t.Context(), w.node.Client(), w.sender)
 	require.NoError(w.t, err)
-	defer other.Close()
+
 	_, err = other.Send(w.t.Context(), 0, testchain.Call{To: &common.Address{1}, Value: big.NewInt(1), Gas: 21000})
 	require.NoError(w.t, err)
 	w.mine(1)
