@@ -92,7 +92,7 @@ func writeHistory(t *testing.T) *past {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, server.Stop()) })
 	for _, topic := range []string{"events", "retractions"} {
-		require.NoError(t, testpubsub.CreateTopic(t.Context(), server.Addr(), "backfill", topic))
+		server.CreateTopic("backfill", topic)
 	}
 
 	t.Setenv("PUBSUB_EMULATOR_HOST", server.Addr())

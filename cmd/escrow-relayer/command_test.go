@@ -79,7 +79,7 @@ func TestCommandsEndToEnd(t *testing.T) {
 		fmt.Sprintf(`{"requesters":[{"address":%q,"allow":[{"sender":%q,"kinds":["approve"],`+
 			`"max_fee":"100000000000000000"}]}]}`, requester.Address, sender.Address))
 	const replies = "command-replies"
-	require.NoError(t, testpubsub.CreateTopic(t.Context(), l.PubSub.Addr(), lab.Project, replies))
+	l.PubSub.CreateTopic(lab.Project, replies)
 	recorder := l.PubSub.Tap(testpubsub.TopicName(lab.Project, replies))
 	t.Cleanup(func() { require.NoError(t, recorder.Stop()) })
 

@@ -27,7 +27,7 @@ func TestTenThousandConnections(t *testing.T) {
 		{Name: "payer", Address: w.Chain.Accounts()[1].Address, Allow: []lab.Grant{{Sender: keeper.Address,
 			Kinds: []string{"approve"}, MaxValue: "1", MaxFee: "1"}}}})
 	require.NoError(t, err)
-	_, err = w.OpenCommands(t.Context())
+	_, err = w.OpenCommands()
 	require.NoError(t, err)
 	w.run("r0", 0, 1, env)
 	w.ready("r0")

@@ -164,8 +164,7 @@ func (w *world) consume(dir, program string, args ...string) *consumer {
 	c.proxy = proxy
 	w.t.Cleanup(func() { require.NoError(w.t, proxy.Close()) })
 	for _, topic := range []string{lab.Topic, lab.Retractions} {
-		require.NoError(w.t, testpubsub.CreateSubscription(w.t.Context(), w.PubSub.Addr(), lab.Project, topic,
-			"consumer-"+topic))
+		require.NoError(w.t, w.PubSub.SubscribeInOrder(lab.Project, topic, "consumer-"+topic))
 	}
 
 	c.log, err = os.Create(filepath.Join(w.Dir, "consumer.log"))

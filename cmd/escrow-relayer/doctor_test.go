@@ -16,7 +16,6 @@ import (
 
 	"github.com/fusion-prime/escrow-relayer/internal/faults"
 	"github.com/fusion-prime/escrow-relayer/internal/lab"
-	"github.com/fusion-prime/escrow-relayer/internal/testpubsub"
 )
 
 // examine runs doctor --json.
@@ -193,18 +192,17 @@ func TestDoctor(t *testing.T) {
 		d.says(t, wrong, "topics", "topics", "REPLIES_TOPIC_ID=replies")
 		d.says(t, wrong, "topics", "COMMANDS_SUBSCRIPTION_ID", "gcloud pubsub subscriptions create commands")
 
-		addr := w.PubSub.Addr()
 		for _, topic := range []string{"asked", "replies"} {
-			require.NoError(t, testpubsub.CreateTopic(t.Context(), addr, lab.Project, topic))
+			w.PubSub.CreateTopic(lab.Project, topic)
 		}
 
-		require.NoError(t, testpubsub.CreateSubscription(t.Context(), addr, lab.Project, "asked", "commands"))
+		require.NoError(t, w.PubSub.SubscribeInOrder(lab.Project, "asked", "commands"))
 		code, d, out = examine(t, w.Environ("doc", 0, 1, variables))
 		require.Zero(t, code, out)
 		d.says(t, fine, "topics", "COMMANDS_SUBSCRIPTION_ID", "topics/asked")
 		d.says(t, unknown, "topics", "consume", "does not tell") // an emulator has no rights
 
-		require.NoError(t, testpubsub.DeleteTopic(t.Context(), addr, lab.Project, "asked"))
+		require.NoError(t, w.PubSub.DeleteTopic(lab.Project, "asked"))
 		code, d, out = examine(t, w.Environ("doc", 0, 1, variables))
 		require.Equal(t, 1, code, out)
 		d.says(t, wrong, "topics", "COMMANDS_SUBSCRIPTION_ID", "no topic any more")

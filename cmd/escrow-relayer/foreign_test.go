@@ -42,7 +42,7 @@ func TestForeignFactory(t *testing.T) {
 	start, err := l.Head(t.Context())
 	require.NoError(t, err)
 	const other = "other-events"
-	require.NoError(t, testpubsub.CreateTopic(t.Context(), l.PubSub.Addr(), lab.Project, other))
+	l.PubSub.CreateTopic(lab.Project, other)
 	started := l.PubSub.Tap(testpubsub.TopicName(lab.Project, other))
 	t.Cleanup(func() { require.NoError(t, started.Stop()) })
 

@@ -181,7 +181,7 @@ func TestForgedDeployment(t *testing.T) {
 		DayFees: "1000000000000000000"}}, []lab.Requester{{Name: "payer", Address: payer.Address,
 		Allow: []lab.Grant{{Sender: keeper.Address, Kinds: []string{"approve"}, MaxValue: "1", MaxFee: "1"}}}})
 	require.NoError(t, err)
-	_, err = w.OpenCommands(t.Context())
+	_, err = w.OpenCommands()
 	require.NoError(t, err)
 	env["KEEPER_SENDER"], env["KEEPER_MIN_AMOUNT"] = keeper.Address.Hex(), "1"
 	env["KEEPER_MAX_FEE"], env["KEEPER_DAY_FEES"] = "100000000000000000", "1000000000000000000"

@@ -13,7 +13,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
-	"github.com/fusion-prime/escrow-relayer/internal/testpubsub"
 	"github.com/fusion-prime/escrow-relayer/relayer/fleet"
 )
 
@@ -89,7 +88,7 @@ func TestRestoreRunbook(t *testing.T) {
 	w.blocks(3) // while nothing runs
 
 	// A subscriber that cannot dedupe: one instance makes up leeway into a topic that nobody reads.
-	require.NoError(t, testpubsub.CreateTopic(t.Context(), w.PubSub.Addr(), "lab-project", "drain"))
+	w.PubSub.CreateTopic("lab-project", "drain")
 	restored := w.PG.URL("restored")
 	drain := map[string]string{"DATABASE_URL": restored, "PUBSUB_TOPIC_ID": "drain"}
 	w.run("r0", 0, 1, drain)

@@ -17,7 +17,6 @@ import (
 	"github.com/fusion-prime/escrow-relayer/internal/testchain"
 	"github.com/fusion-prime/escrow-relayer/internal/testchain/contracts"
 	"github.com/fusion-prime/escrow-relayer/internal/testpg"
-	"github.com/fusion-prime/escrow-relayer/internal/testpubsub"
 	"github.com/fusion-prime/escrow-relayer/internal/testsign"
 	"github.com/fusion-prime/escrow-relayer/relayer/command"
 )
@@ -41,7 +40,7 @@ func TestAKeyElsewhereSendsCommands(t *testing.T) {
 		return path
 	}
 	const limits, replies = `"max_fee":"100000000000000000","day_fees":"1000000000000000000"`, "command-replies"
-	require.NoError(t, testpubsub.CreateTopic(t.Context(), l.PubSub.Addr(), lab.Project, replies))
+	l.PubSub.CreateTopic(lab.Project, replies)
 	p, err := l.Run("a", 0, 1, map[string]string{"COMMANDS_HTTP": "true", "REPLIES_TOPIC_ID": replies,
 		"SENDERS_FILE": write("senders.json", fmt.Sprintf(`{"senders":[{"address":%q,"web3signer":%q,%s}]}`,
 			remote.Address, signer.URL, limits)),

@@ -20,7 +20,6 @@ import (
 	"github.com/fusion-prime/escrow-relayer/internal/lab"
 	"github.com/fusion-prime/escrow-relayer/internal/testchain"
 	"github.com/fusion-prime/escrow-relayer/internal/testchain/contracts"
-	"github.com/fusion-prime/escrow-relayer/internal/testpubsub"
 )
 
 // What an instance waits for, and what to do about it, is in the log from the first second on; and
@@ -110,7 +109,7 @@ func TestDoctorRefusesWhatRunRefuses(t *testing.T) {
 		"password_file":%q,"max_fee":"1","day_fees":"1"}]}`, w.Chain.Accounts()[3].Address, key, password)), 0o600))
 	keys := map[string]string{"SENDERS_FILE": senders, "COMMANDS_HTTP": "true", "COMMANDS_POLICY_FILE": policyFile(t),
 		"REPLIES_TOPIC_ID": "replies"}
-	require.NoError(t, testpubsub.CreateTopic(t.Context(), w.PubSub.Addr(), lab.Project, "replies"))
+	w.PubSub.CreateTopic(lab.Project, "replies")
 
 	wallet, err := testchain.OpenWallet(t.Context(), w.Chain.Client(), w.Chain.Accounts()[1])
 	require.NoError(t, err)

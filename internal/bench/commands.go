@@ -19,7 +19,6 @@ import (
 	"github.com/fusion-prime/escrow-relayer/internal/lab"
 	"github.com/fusion-prime/escrow-relayer/internal/testchain"
 	"github.com/fusion-prime/escrow-relayer/internal/testpg"
-	"github.com/fusion-prime/escrow-relayer/internal/testpubsub"
 	"github.com/fusion-prime/escrow-relayer/relayer/command"
 )
 
@@ -49,11 +48,8 @@ func openKeys(ctx context.Context, o lab.Options, senders, inFlight int) (*keys,
 		return nil, err
 	}
 
+	l.PubSub.CreateTopic(lab.Project, lab.RepliesTopic) // nobody reads what is published there
 	k, err := newKeys(l, senders, inFlight)
-	if err == nil { // nobody reads what is published there
-		err = testpubsub.CreateTopic(ctx, l.PubSub.Addr(), lab.Project, lab.RepliesTopic)
-	}
-
 	if err != nil {
 		return nil, errors.Join(err, l.Close())
 	}

@@ -76,7 +76,7 @@ func prepare(ctx context.Context, r *run) (w *way, err error) {
 		return nil, err
 	}
 
-	if w.pubsub, err = r.lab.OpenCommands(ctx); err != nil {
+	if w.pubsub, err = r.lab.OpenCommands(); err != nil {
 		return nil, err
 	}
 

@@ -132,13 +132,15 @@ func pubsub(all testpubsub.Fault) func(*run, context.Context, Fault) error {
 func (r *run) withoutTopic(ctx context.Context, f Fault) error {
 	r.topic.Lock()
 	defer r.topic.Unlock()
-	if err := testpubsub.DeleteTopic(ctx, r.lab.PubSub.Addr(), lab.Project, lab.Topic); err != nil {
+	if err := r.lab.PubSub.DeleteTopic(lab.Project, lab.Topic); err != nil {
 		return err
 	}
 
 	pause(ctx, f.For)
 
-	return testpubsub.CreateTopic(context.WithoutCancel(ctx), r.lab.PubSub.Addr(), lab.Project, lab.Topic)
+	r.lab.PubSub.CreateTopic(lab.Project, lab.Topic)
+
+	return nil
 }
 
 // reorganise replaces the newest f.N blocks, or as many as there are above the deployment.

@@ -239,11 +239,9 @@ func (d *dev) openPubSub(ctx context.Context) (err error) {
 
 	d.closers = append(d.closers, d.pubsub.Stop)
 	for _, topic := range []string{devDead, devEvents, devRetractions, devOther} {
-		if err := testpubsub.CreateTopic(ctx, d.pubsub.Addr(), devProject, topic); err != nil {
-			return err
-		}
+		d.pubsub.CreateTopic(devProject, topic)
 
-		if err := testpubsub.Subscribe(ctx, d.pubsub.Addr(), devSubscription(topic)); err != nil {
+		if err := d.pubsub.Subscribe(devSubscription(topic)); err != nil {
 			return err
 		}
 	}

@@ -31,10 +31,7 @@ func (l *Lab) Beside(ctx context.Context, o testchain.Options) (other *Lab, err 
 	}
 
 	other.of = l
-	if err := other.recordEvents(ctx); err != nil {
-		return other, err
-	}
-
+	other.recordEvents()
 	l.later(other.Close)
 
 	return other, nil

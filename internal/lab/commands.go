@@ -102,22 +102,14 @@ type Commands struct {
 
 // OpenCommands makes the topics, and the subscription of commands. What a relayer took and did not acknowledge comes
 // again after ten seconds.
-func (l *Lab) OpenCommands(ctx context.Context) (c *Commands, err error) {
-	c = &Commands{Subscription: commandsTopic, server: l.PubSub}
-	if err := testpubsub.CreateTopic(ctx, l.PubSub.Addr(), Project, commandsTopic); err != nil {
-		return nil, err
-	}
+func (l *Lab) OpenCommands() (*Commands, error) {
+	l.PubSub.CreateTopic(Project, commandsTopic)
+	c := &Commands{Subscription: commandsTopic, server: l.PubSub, Replies: l.record(RepliesTopic)}
 
-	if err := testpubsub.Subscribe(ctx, l.PubSub.Addr(), &pubsubpb.Subscription{
+	return c, l.PubSub.Subscribe(&pubsubpb.Subscription{
 		Name:  testpubsub.SubscriptionName(Project, commandsTopic),
 		Topic: testpubsub.TopicName(Project, commandsTopic), AckDeadlineSeconds: 10,
-	}); err != nil {
-		return nil, err
-	}
-
-	c.Replies, err = l.record(ctx, RepliesTopic)
-
-	return c, err
+	})
 }
 
 // Publish sends one message of commands.

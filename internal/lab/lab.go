@@ -165,30 +165,23 @@ func (l *Lab) openPubSub(ctx context.Context) (err error) {
 	}
 
 	l.later(l.PubSub.Stop)
+	l.recordEvents()
 
-	return l.recordEvents(ctx)
+	return nil
 }
 
-func (l *Lab) recordEvents(ctx context.Context) (err error) {
-	if l.Received, err = l.record(ctx, Topic+l.suffix()); err != nil {
-		return err
-	}
-
-	l.Retracted, err = l.record(ctx, Retractions+l.suffix())
-
-	return err
+func (l *Lab) recordEvents() {
+	l.Received, l.Retracted = l.record(Topic+l.suffix()), l.record(Retractions+l.suffix())
 }
 
 // record creates a topic and records what comes there, until the lab is closed.
-func (l *Lab) record(ctx context.Context, topic string) (*testpubsub.Recorder, error) {
-	if err := testpubsub.CreateTopic(ctx, l.PubSub.Addr(), Project, topic); err != nil {
-		return nil, err
-	}
+func (l *Lab) record(topic string) *testpubsub.Recorder {
+	l.PubSub.CreateTopic(Project, topic)
 
 	r := l.PubSub.Tap(testpubsub.TopicName(Project, topic))
 	l.later(r.Stop)
 
-	return r, nil
+	return r
 }
 
 func (l *Lab) later(f func() error) {

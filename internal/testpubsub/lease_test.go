@@ -32,7 +32,7 @@ type leases struct {
 func newLeases(t *testing.T, change func(*pubsubpb.Subscription)) *leases {
 	t.Helper()
 	s := testpubsub.New(t, testpubsub.Options{}, project, topic, dead)
-	require.NoError(t, testpubsub.CreateSubscription(t.Context(), s.Addr(), project, dead, dead))
+	require.NoError(t, s.SubscribeInOrder(project, dead, dead))
 	l := &leases{t: t, Server: s}
 	conn := l.connect()
 	l.SubscriberClient, l.publisher = pubsubpb.NewSubscriberClient(conn), pubsubpb.NewPublisherClient(conn)

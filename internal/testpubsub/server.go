@@ -3,7 +3,6 @@ package testpubsub
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"sync"
@@ -335,29 +334,22 @@ func SubscriptionName(project, subscription string) string {
 // is, since a stalled test is no reason for duplicates.
 const ackDeadlineSeconds = 600
 
-// CreateTopic creates a topic at the server at addr; one that exists is fine.
-func CreateTopic(ctx context.Context, addr, project, topic string) error {
-	return with(addr, func(conn *grpc.ClientConn) error {
-		_, err := pubsubpb.NewPublisherClient(conn).CreateTopic(ctx, &pubsubpb.Topic{Name: TopicName(project, topic)})
-		return ignoreExisting(fmt.Sprintf("create topic %s", topic), err)
-	})
+// CreateTopic creates a topic; one that exists is fine.
+func (s *Server) CreateTopic(project, topic string) {
+	// AlreadyExists is the only error.
+	_, _ = (&publisher{server: s}).CreateTopic(context.Background(), &pubsubpb.Topic{Name: TopicName(project, topic)})
 }
 
-// DeleteTopic deletes a topic at the server at addr; its subscriptions stay, and get nothing any more.
-func DeleteTopic(ctx context.Context, addr, project, topic string) error {
-	return with(addr, func(conn *grpc.ClientConn) error {
-		if _, err := pubsubpb.NewPublisherClient(conn).DeleteTopic(ctx,
-			&pubsubpb.DeleteTopicRequest{Topic: TopicName(project, topic)}); err != nil {
-			return fmt.Errorf("delete topic %s: %w", topic, err)
-		}
-
-		return nil
-	})
+// DeleteTopic deletes a topic; its subscriptions stay, and get nothing any more.
+func (s *Server) DeleteTopic(project, topic string) error {
+	_, err := (&publisher{server: s}).DeleteTopic(context.Background(),
+		&pubsubpb.DeleteTopicRequest{Topic: TopicName(project, topic)})
+	return err
 }
 
-// CreateSubscription creates a subscription with message ordering at the server at addr; one that exists is fine.
-func CreateSubscription(ctx context.Context, addr, project, topic, subscription string) error {
-	return Subscribe(ctx, addr, &pubsubpb.Subscription{
+// SubscribeInOrder creates a subscription with message ordering; one that exists is fine.
+func (s *Server) SubscribeInOrder(project, topic, subscription string) error {
+	return s.Subscribe(&pubsubpb.Subscription{
 		Name:                  SubscriptionName(project, subscription),
 		Topic:                 TopicName(project, topic),
 		AckDeadlineSeconds:    ackDeadlineSeconds,
@@ -365,30 +357,12 @@ func CreateSubscription(ctx context.Context, addr, project, topic, subscription 
 	})
 }
 
-// Subscribe creates any subscription at the server at addr; one that exists is fine.
-func Subscribe(ctx context.Context, addr string, s *pubsubpb.Subscription) error {
-	return with(addr, func(conn *grpc.ClientConn) error {
-		_, err := pubsubpb.NewSubscriberClient(conn).CreateSubscription(ctx, s)
-
-		return ignoreExisting(fmt.Sprintf("create subscription %s", s.Name), err)
-	})
-}
-
-func ignoreExisting(what string, err error) error {
-	if err == nil || status.Code(err) == codes.AlreadyExists {
+// Subscribe creates any subscription; one that exists is fine.
+func (s *Server) Subscribe(sub *pubsubpb.Subscription) error {
+	_, err := (&subscriber{server: s}).CreateSubscription(context.Background(), sub)
+	if status.Code(err) == codes.AlreadyExists {
 		return nil
 	}
 
-	return fmt.Errorf("%s: %w", what, err)
-}
-
-func with(addr string, f func(*grpc.ClientConn) error) (err error) {
-	conn, err := grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		return fmt.Errorf("reach the Pub/Sub server: %w", err)
-	}
-
-	defer func() { err = errors.Join(err, conn.Close()) }()
-
-	return f(conn)
+	return err
 }

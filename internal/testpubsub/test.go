@@ -13,7 +13,7 @@ func New(t testing.TB, o Options, project string, topics ...string) *Server {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, s.Stop()) })
 	for _, topic := range topics {
-		require.NoError(t, CreateTopic(t.Context(), s.Addr(), project, topic))
+		s.CreateTopic(project, topic)
 	}
 
 	return s

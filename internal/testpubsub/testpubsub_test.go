@@ -45,8 +45,8 @@ func setup(t testing.TB, o testpubsub.Options) *fixture {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, s.Stop()) })
 	for range 2 { // the second time it exists
-		require.NoError(t, testpubsub.CreateTopic(ctx, s.Addr(), project, topic))
-		require.NoError(t, testpubsub.CreateSubscription(ctx, s.Addr(), project, topic, "all"))
+		s.CreateTopic(project, topic)
+		require.NoError(t, s.SubscribeInOrder(project, topic, "all"))
 	}
 
 	tap := s.Tap()

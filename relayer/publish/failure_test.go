@@ -103,7 +103,7 @@ func TestTopicDeletedAndRecreated(t *testing.T) {
 	p.OfferRows(1, changed)
 	require.NoError(t, w.tap.Wait(w.within(), 3), "the same key on another topic")
 	require.Eventually(t, func() bool { return p.Stats().BlockedKeys == 2 }, patience, tick)
-	require.NoError(t, testpubsub.CreateTopic(t.Context(), w.server.Addr(), project, settlement))
+	w.server.CreateTopic(project, settlement)
 	var settled []testpubsub.Message
 	for _, m := range w.wait(23) {
 		if m.Topic == testpubsub.TopicName(project, settlement) {

@@ -721,8 +721,8 @@ func TestPubSub(t *testing.T) {
 	t.Cleanup(func() { require.NoError(t, server.Stop()) })
 	const project = "test-project"
 	for topic, subscription := range map[string]string{"commands": "commands-sub", "replies": "replies-sub"} {
-		require.NoError(t, testpubsub.CreateTopic(t.Context(), server.Addr(), project, topic))
-		require.NoError(t, testpubsub.CreateSubscription(t.Context(), server.Addr(), project, topic, subscription))
+		server.CreateTopic(project, topic)
+		require.NoError(t, server.SubscribeInOrder(project, topic, subscription))
 	}
 
 	options := testpubsub.ClientOptions(server.Addr())
@@ -793,7 +793,7 @@ func TestStopWithoutPubSub(t *testing.T) {
 	f := setup(t)
 	const project = "test-project"
 	server := testpubsub.New(t, testpubsub.Options{}, project, "commands")
-	require.NoError(t, testpubsub.CreateSubscription(t.Context(), server.Addr(), project, "commands", "commands"))
+	require.NoError(t, server.SubscribeInOrder(project, "commands", "commands"))
 	client, err := pubsub.New(t.Context(), pubsub.Config{Project: project,
 		Options: testpubsub.ClientOptions(server.Addr())})
 	require.NoError(t, err)
