@@ -48,7 +48,7 @@ func (r *run) quiet(ctx context.Context, v *Verdict) error {
 		}
 
 		if r.second != nil {
-			if err := r.second.chain.Mine(ctx, 1); err != nil {
+			if err := r.second.lab.Chain.Mine(ctx, 1); err != nil {
 				return err
 			}
 		}

@@ -68,12 +68,12 @@ func (r *run) judge(ctx context.Context) (*Verdict, error) {
 	}
 
 	omits := r.plan.Has(NodeOmits) || r.plan.lacksRefunds() // the second reading finds what is missing
-	if err := r.judgeChain(ctx, side{r.chain, r.lab.Contracts}, omits, v); err != nil {
+	if err := r.judgeChain(ctx, r.lab, omits, v); err != nil {
 		return nil, err
 	}
 
 	if r.second != nil {
-		if err := r.judgeChain(ctx, r.second.side, false, v); err != nil {
+		if err := r.judgeChain(ctx, r.second.lab, false, v); err != nil {
 			return nil, err
 		}
 	}
@@ -99,39 +99,39 @@ func (r *run) judge(ctx context.Context) (*Verdict, error) {
 
 // judgeChain lets a chain go on by some empty blocks and stand still, waits for its relayers, and compares what they
 // have published and stored with what the chain says.
-func (r *run) judgeChain(ctx context.Context, s side, omits bool, v *Verdict) error {
+func (r *run) judgeChain(ctx context.Context, l *lab.Lab, omits bool, v *Verdict) error {
 	// Enough more blocks that the cursors of all watches pass what a reorganisation has replaced.
 	blocks, patience, verified := 2*r.plan.Confirmations+10, settleTimeout, int64(0)
-	head, err := s.chain.Client().BlockNumber(ctx)
+	head, err := l.Chain.Client().BlockNumber(ctx)
 	if omits {
 		blocks, patience, verified = blocks+2*epoch, patience+suspectTimeout, int64(head)
 	}
 
-	if err = errors.Join(err, s.chain.Mine(ctx, blocks)); err != nil {
+	if err = errors.Join(err, l.Chain.Mine(ctx, blocks)); err != nil {
 		return err
 	}
 
-	if head, err = s.chain.Client().BlockNumber(ctx); err != nil {
+	if head, err = l.Chain.Client().BlockNumber(ctx); err != nil {
 		return err
 	}
 
 	target := head - uint64(r.plan.Confirmations)
-	truth, err := testchain.ReadTruth(ctx, s.chain.Client(), s.contracts.Block, target, s.contracts.Factory,
-		s.contracts.Legacy)
+	truth, err := testchain.ReadTruth(ctx, l.Chain.Client(), l.Contracts.Block, target, l.Contracts.Factory,
+		l.Contracts.Legacy)
 	if err != nil {
 		return err
 	}
 
 	settled, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	if why := r.settle(settled, s, int64(target), verified); why != "" {
-		v.wrong("chain %d not whole in time: %s", s.id(), why)
+	if why := r.settle(settled, l, int64(target), verified); why != "" {
+		v.wrong("chain %d not whole in time: %s", l.Chain.ChainID().Int64(), why)
 	}
 
 	// What a node has left out is published when the verifier has found it: later than newer events of its escrow.
-	r.messages(s.id(), truth, !omits, v)
+	r.messages(l.Chain.ChainID().Int64(), truth, !omits, v)
 
-	return r.tables(ctx, s, truth, v)
+	return r.tables(ctx, l, truth, v)
 }
 
 // doubtful reports whether a message may have come twice: an instance was killed or cut off after it had
@@ -151,8 +151,8 @@ const epoch = 32
 // settle waits until every slot is served, every cursor has passed the target, everything up to a
 // block has been verified, and nothing waits to be published. When ctx ends first, it says what is
 // missing. The chain goes on slowly: nodes without a new block for minutes would count as dead.
-func (r *run) settle(ctx context.Context, s side, target, verified int64) string {
-	chain := s.id()
+func (r *run) settle(ctx context.Context, l *lab.Lab, target, verified int64) string {
+	chain := l.Chain.ChainID().Int64()
 	ticker := time.NewTicker(100 * time.Millisecond)
 	defer ticker.Stop()
 	block := time.NewTicker(20 * time.Second)
@@ -197,7 +197,7 @@ func (r *run) settle(ctx context.Context, s side, target, verified int64) string
 		case <-ctx.Done():
 			return why
 		case <-block.C:
-			if err := s.chain.Mine(ctx, 1); err != nil && ctx.Err() == nil {
+			if err := l.Chain.Mine(ctx, 1); err != nil && ctx.Err() == nil {
 				return err.Error()
 			}
 		case <-ticker.C:

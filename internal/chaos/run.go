@@ -116,7 +116,7 @@ func Run(ctx context.Context, bin string, p Plan) (v *Verdict, err error) {
 		plan: p, lab: l, chain: chain, tap: l.PubSub.Tap(), total: p.Instances, grown: !p.Has(Grow),
 		started: map[int]settings{}, dead: map[int]bool{}, network: map[int]*network{},
 	}
-	defer func() { err = errors.Join(err, r.close()) }()
+	defer func() { err = errors.Join(err, r.disconnect()) }()
 
 	if err := r.open(ctx); err != nil {
 		return nil, err
@@ -196,7 +196,7 @@ func createRole(ctx context.Context, l *lab.Lab) error {
 }
 
 // open starts the nodes, what commands need, the second chain, and the relayers.
-// What it has started is closed by close, after an error too.
+// Of what it has started disconnect ends the nodes, after an error too, and the lab the rest.
 func (r *run) open(ctx context.Context) (err error) {
 	if err := r.nodes.open(r.chain, r.plan.Seed, r.lab.Dir); err != nil {
 		return err
@@ -248,16 +248,6 @@ func (r *run) startFleet(ctx context.Context) error {
 	}
 
 	return nil
-}
-
-// close ends what open has started, but for the relayers, which are the lab's.
-func (r *run) close() error {
-	var errs []error
-	if r.second != nil {
-		errs = append(errs, r.second.chain.Stop())
-	}
-
-	return errors.Join(append(errs, r.disconnect())...)
 }
 
 func ready(ctx context.Context, p *lab.Process) error {
@@ -355,7 +345,7 @@ func (r *run) launch(id string, number int, env map[string]string) (*lab.Process
 	first.RPC = strings.Split(env["RPC_URLS"], ",")
 	delete(env, "RPC_URLS")
 
-	return first.RunChains(id, number, r.total, env, r.second.lab(r))
+	return first.RunChains(id, number, r.total, env, r.second.lab)
 }
 
 // again starts an instance, unless its number is none of the current total.
@@ -433,7 +423,7 @@ func (r *run) revive(down []int) error {
 
 // withTraffic makes blocks while play makes faults, and ends when both have ended.
 func (r *run) withTraffic(ctx context.Context) (err error) {
-	r.traffic, err = newTraffic(ctx, r.chain, r.lab.Contracts, r.plan.Seed)
+	r.traffic, err = newTraffic(ctx, r.lab, r.plan.Seed)
 	if err != nil {
 		return err
 	}
@@ -514,11 +504,10 @@ func (r *run) follow(ctx context.Context) error {
 	}
 }
 
-func newTraffic(ctx context.Context, chain *testchain.Sim, d testchain.Deployment,
-	seed uint64) (*testchain.Traffic, error) {
+func newTraffic(ctx context.Context, l *lab.Lab, seed uint64) (*testchain.Traffic, error) {
 	return testchain.NewTraffic(ctx, testchain.TrafficConfig{
-		URL: chain.HTTP(), Deployment: d,
-		Accounts: chain.Accounts()[:trafficAccounts], Seed: seed, Mix: testchain.DenseMix(),
+		URL: l.Chain.HTTP(), Deployment: l.Contracts,
+		Accounts: l.Chain.Accounts()[:trafficAccounts], Seed: seed, Mix: testchain.DenseMix(),
 	})
 }
 

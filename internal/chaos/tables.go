@@ -41,14 +41,15 @@ const escrowRecords = `
 	       release_time, approvals, approvals_required) from escrow_records where chain_id = $1`
 
 // tables checks that the ledger has exactly what the chain has, and nothing that never may be.
-func (r *run) tables(ctx context.Context, s side, truth *testchain.Truth, v *Verdict) error {
-	stored, err := lab.CompareStored(ctx, r.lab.DB, truth, s.id())
+func (r *run) tables(ctx context.Context, l *lab.Lab, truth *testchain.Truth, v *Verdict) error {
+	chain := l.Chain.ChainID().Int64()
+	stored, err := lab.CompareStored(ctx, r.lab.DB, truth, chain)
 	if err != nil {
 		return err
 	}
 
 	v.Wrong = append(v.Wrong, stored...)
-	states, err := testchain.ReadStates(ctx, s.chain.Client(), truth.To, truth.Escrows)
+	states, err := testchain.ReadStates(ctx, l.Chain.Client(), truth.To, truth.Escrows)
 	if err != nil {
 		return err
 	}
@@ -58,10 +59,10 @@ func (r *run) tables(ctx context.Context, s side, truth *testchain.Truth, v *Ver
 		want[lower(escrow)] = asRecord(state, truth.Events[escrow])
 	}
 
-	records, err := lab.Rows(ctx, r.lab.DB, escrowRecords, s.id())
+	records, err := lab.Rows(ctx, r.lab.DB, escrowRecords, chain)
 	v.differ("", "record", records, "on the chain", want)
 	for says, query := range never {
-		rows, failed := lab.Rows(ctx, r.lab.DB, query, s.id())
+		rows, failed := lab.Rows(ctx, r.lab.DB, query, chain)
 		err = errors.Join(err, failed)
 		for name, text := range rows {
 			v.wrong("%s: %s, %s", says, name, text)
