@@ -252,7 +252,7 @@ func (s *Source) subscribe(ctx context.Context, n *endpoint.Node, refused *loggi
 	case !said:
 		s.outlook.refresh(ctx)
 	case !refused.Lately(err, s.cfg.Now(), sayDaily):
-		s.cfg.Logger.WarnContext(ctx, "endpoint has no subscriptions, polling instead",
+		s.cfg.Logger.WarnContext(ctx, "endpoint refuses to announce its head, polling instead",
 			slog.String("endpoint", n.Name()), slog.Any("err", err))
 	}
 

@@ -325,7 +325,7 @@ func TestNoSubscriptionsAreToldOnce(t *testing.T) {
 		require.Greater(t, node.count(rpc.Subscribe), 10)
 		mu.Lock()
 		defer mu.Unlock()
-		require.Equal(t, 1, strings.Count(log.String(), "endpoint has no subscriptions"), log.String())
+		require.Equal(t, 1, strings.Count(log.String(), "endpoint refuses to announce its head"), log.String())
 	})
 }
 
