@@ -17,7 +17,7 @@
 // the epoch that it acts under, and the database refuses any other epoch.
 //
 // Any login to the database may take any advisory lock, without a grant. So the keys derive from a
-// secret of the schema (LockKey), a lock counts only if its holder's login may change our tables
+// secret of the schema (lock_key), a lock counts only if its holder's login may change our tables
 // (held_locks), and a lock gets another key when an unprivileged login holds its key. Such a login can
 // still use what Postgres leaves to every login: connections, CPU and the server's lock table.
 //

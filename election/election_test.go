@@ -94,9 +94,8 @@ func start(t *testing.T, s *election.Session) func() error {
 	return end
 }
 
-func (f fixture) key(t *testing.T, purpose election.Purpose, chain int64, name string) int64 {
-	key, err := election.LockKey(t.Context(), f.pool, election.Lock{Purpose: purpose, ChainID: chain, Name: name})
-	require.NoError(t, err)
+func (f fixture) key(t *testing.T, purpose election.Purpose, chain int64, name string) (key int64) {
+	require.NoError(t, f.pool.QueryRow(t.Context(), `select lock_key($1, $2, $3)`, purpose, chain, name).Scan(&key))
 
 	return key
 }

@@ -21,28 +21,14 @@ const (
 	Heights  Purpose = "heights"  // of a chain, no name: the upper half of the locks for the heights of its blocks
 )
 
-// Lock names an advisory lock. Its key follows from the identity of the schema: see LockKey.
+// Lock names an advisory lock. Its key is derived by the schema's function lock_key, which statements
+// call. A login that cannot read the schema's secret cannot predict the key. It can see the key of a
+// held lock, since pg_locks is open to every login, and take it next; then the lock gets another key
+// (Lock.try).
 type Lock struct {
 	Purpose Purpose
 	ChainID int64
 	Name    string // empty: there is one of this purpose per chain
-}
-
-// querier is a connection, a pool or a transaction.
-type querier interface {
-	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
-}
-
-// LockKey returns the key of a lock, derived by the schema's function lock_key, which statements
-// call too. A login that cannot read the schema's secret cannot predict the key. It can see the key
-// of a held lock, since pg_locks is open to every login, and take it next; then the lock gets
-// another key (Lock.try).
-func LockKey(ctx context.Context, db querier, l Lock) (key int64, err error) {
-	if err := db.QueryRow(ctx, `select lock_key($1, $2, $3)`, l.Purpose, l.ChainID, l.Name).Scan(&key); err != nil {
-		return 0, fmt.Errorf("read the key of the lock %s: %w", l, err)
-	}
-
-	return key, nil
 }
 
 func (l Lock) String() string { return fmt.Sprintf("%s %d %s", l.Purpose, l.ChainID, l.Name) }

@@ -141,10 +141,9 @@ type Session struct {
 }
 
 // Key is the advisory lock of a purpose and name on this chain.
-func (f *Fleet) Key(purpose election.Purpose, name string) int64 {
+func (f *Fleet) Key(purpose election.Purpose, name string) (key int64) {
 	f.t.Helper()
-	key, err := election.LockKey(f.t.Context(), f.DB, election.Lock{Purpose: purpose, ChainID: f.Chain, Name: name})
-	require.NoError(f.t, err)
+	require.NoError(f.t, f.DB.QueryRow(f.t.Context(), `select lock_key($1, $2, $3)`, purpose, f.Chain, name).Scan(&key))
 
 	return key
 }

@@ -55,14 +55,9 @@ type Config struct {
 	Metrics     *Metrics
 }
 
-// Run takes the epoch of the signer's account, which fences the owner before, and works until ctx ends (nil) or another
+// run takes the epoch of the signer's account, which fences the owner before, and works until ctx ends (nil) or another
 // instance has taken it (ErrFenced). Trouble with the chain, the signer or the database never ends it. wake fires when
 // commands may have come.
-func Run(ctx context.Context, cfg Config, wake <-chan struct{}) error {
-	cfg.setDefaults()
-	return cfg.run(ctx, wake)
-}
-
 func (cfg *Config) run(ctx context.Context, wake <-chan struct{}) error {
 	store, err := own(ctx, cfg, cfg.Signer.Address())
 	if err != nil {
