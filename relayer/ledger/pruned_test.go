@@ -31,6 +31,34 @@ func pruned(t *testing.T) *world {
 	return w
 }
 
+// An escrow that has ended stays whole until its owner has caught it up, as with the past of a factory, which takes
+// hours: without its EscrowDeployed the second reading would take it for invented.
+func TestRetentionLeavesWhatIsStillCaughtUp(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	w.process(0)
+	w.process(0)
+	w.process(0)
+	w.discover(0, deployed(1, 1, 0, 11)) // the owner has passed it
+	_, err := w.led.CommitSlots(t.Context(), ledger.SlotCommit{Epoch: w.epoch, From: w.slots, To: w.slots,
+		Events:   []contract.Event{deployed(1, 1, 0, 11), released(1, 1, 1, 12)},
+		Progress: []registry.Progress{{Address: escrow(1), Monitored: 2}}})
+	require.NoError(t, err)
+	w.Publish()
+	w.Verify(1)
+	w.Exec(`update events set processed_at = now() - interval '2 hours'`)
+	_, err = retention.Once(t.Context(), retention.Config{DB: w.DB, ChainID: chain, Events: time.Hour, Log: slog.Default()})
+	require.NoError(t, err)
+	w.discover(0)
+	v, err := w.led.Verifiable(t.Context())
+	require.NoError(t, err)
+	_, err = w.led.Repair(t.Context(), w.epoch, v, 2, nil, nil)
+	require.NoError(t, err)
+	require.Empty(t, w.findings())
+	require.Equal(t, []string{"released"}, w.Column(`select status from escrow_registry`))
+	require.Len(t, w.late(), 1)
+}
+
 // RETENTION has removed an escrow that ended, and the leader reads its deployment again: it stays removed,
 // and its record as it ended. The verifier goes on to know why the events are not there, and an owner that meets it.
 func TestARewindLeavesWhatRetentionRemoved(t *testing.T) {

@@ -7,7 +7,7 @@
 // table used_nonces keeps what an audit compares.
 //
 // It removes instances that have been dead for longer than Config.Instances and own nothing, and block hashes far below
-// finality. It keeps every event of an escrow that may still emit one.
+// finality. It keeps every event of an escrow that may still emit one, or is late: its owner catches it up behind them.
 package retention
 
 import (
@@ -121,6 +121,7 @@ const removeEvents = `
 		  and p.block_number <= (select max(sent_block) from slot_ownership where chain_id = @chain)
 		  and not exists (select from waiting o where o.chain_id = @chain and o.escrow = p.escrow offset 0)
 		  and not exists (select from requests r where r.chain_id = @chain and r.escrow = p.escrow)
+		  and not exists (select from late_escrows l where l.chain_id = @chain and l.address = p.escrow)
 		order by p.processed_at limit @step),
 	kept as (
 		insert into records (chain_id, ` + recordColumns + `)
