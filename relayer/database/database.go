@@ -135,10 +135,12 @@ func through(conn *pgconn.Config, dial pgconn.DialFunc) {
 
 // prepare configures a connection by a statement rather than by startup parameters, since PgBouncer
 // refuses unknown ones. JIT compilation is off: its estimates ignore how many elements an array
-// has, and it can cost a second to save a millisecond.
+// has, and it can cost a second to save a millisecond. Whatever the login's default, a statement that has waited for a
+// lock sees what it has waited for: the order of messages rests on that.
 func prepare(ctx context.Context, conn *pgx.Conn) error {
 	const settings = `select set_config('statement_timeout', $1, false), set_config('lock_timeout', $2, false),
-		set_config('idle_in_transaction_session_timeout', $3, false), set_config('jit', 'off', false)`
+		set_config('idle_in_transaction_session_timeout', $3, false), set_config('jit', 'off', false),
+		set_config('default_transaction_isolation', 'read committed', false)`
 	if _, err := conn.Exec(ctx, settings, milliseconds(statementTimeout), milliseconds(lockTimeout),
 		milliseconds(idleInTxTimeout)); err != nil {
 		return fmt.Errorf("limit statements: %w", err)

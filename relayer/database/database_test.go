@@ -29,7 +29,11 @@ func setting(t *testing.T, conn *pgx.Conn, name string) (value string) {
 
 func TestConnections(t *testing.T) {
 	t.Parallel()
-	db, err := Open(t.Context(), settings(testpg.Bare(t)))
+	raw := testpg.Bare(t)
+	_, err := testpg.Open(t, raw).Exec(t.Context(), `do $$ begin execute format(
+		'alter database %I set default_transaction_isolation = %L', current_database(), 'repeatable read'); end $$`)
+	require.NoError(t, err)
+	db, err := Open(t.Context(), settings(raw))
 	require.NoError(t, err)
 	t.Cleanup(db.Close)
 	require.EqualValues(t, 4, db.Pool.Config().MaxConns)
@@ -38,7 +42,7 @@ func TestConnections(t *testing.T) {
 	defer pooled.Release()
 	for name, want := range map[string]string{
 		"application_name": "escrow-relayer/relayer-7", "statement_timeout": "30s", "lock_timeout": "5s",
-		"idle_in_transaction_session_timeout": "5s", "jit": "off",
+		"idle_in_transaction_session_timeout": "5s", "jit": "off", "default_transaction_isolation": "read committed",
 	} {
 		require.Equal(t, want, setting(t, pooled.Conn(), name), name)
 	}
