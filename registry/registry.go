@@ -20,8 +20,8 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// Channel is the notification channel on which the leader announces late escrows; the payload is the
-// chain id.
+// Channel is the notification channel that tells owners to look again: there are late escrows, or what they have read
+// is void. The payload is the chain id.
 const Channel = "relayer_registry"
 
 // DB is a pool, a connection or a transaction: the caller owns the transaction.

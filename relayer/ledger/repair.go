@@ -194,7 +194,7 @@ func supply(ctx context.Context, t *transaction, missing []contract.Event) ([]co
 
 const fromDeployment = `update late_escrows set monitored = deployed_block - 1 where chain_id = $1 and address = any($2)`
 
-// voidCommits waits for running commits of the owners, and makes those fail that were prepared before.
+// voidCommits waits for running commits of the owners, makes those fail that were prepared before, and tells the owners.
 func voidCommits(ctx context.Context, t *transaction) error {
 	for _, statement := range []string{lockCursors, newGeneration} {
 		if _, err := t.Exec(ctx, statement, t.cfg.ChainID); err != nil {
@@ -202,7 +202,7 @@ func voidCommits(ctx context.Context, t *transaction) error {
 		}
 	}
 
-	return nil
+	return t.notify(ctx, registry.Channel)
 }
 
 // giveUp removes stored events that differ from the chain. They may be on their way to Pub/Sub.

@@ -32,6 +32,9 @@ const lookAgain = 10 * time.Second
 func (w *SlotWatch) find(ctx context.Context) (err error) {
 	w.told, w.looked = false, time.Now()
 	defer func() { w.told = w.told || err != nil }()
+	if err := w.unmoved(ctx); err != nil {
+		return err
+	}
 
 	for {
 		if err := w.startFar(ctx); err != nil {

@@ -113,10 +113,7 @@ func (w *SlotWatch) serve(ctx context.Context, held partition.Holding, changed <
 			w.cfg.Log.Log(ctx, w.level(err), "blocks not read, trying again", slog.Int64("block", w.at.Next),
 				slog.Any("err", err))
 			pause(ctx, delay(delays, err, began), changed)
-			var at ledger.Position // a rollback by another instance: the publisher notes nothing before it is told
-			if at, err = w.cfg.Ledger.SlotPosition(ctx, w.held.Epoch); err == nil && at != w.at {
-				return nil
-			}
+			err = w.unmoved(ctx)
 		}
 
 		if err != nil {
@@ -177,6 +174,17 @@ func (w *SlotWatch) load(ctx context.Context) (err error) {
 	w.report(0)
 
 	return nil
+}
+
+// unmoved fails where the position is not the database's any more: another instance has rolled back, or made void what
+// was read. Until the position is read anew the publisher notes nothing, and nothing is retracted.
+func (w *SlotWatch) unmoved(ctx context.Context) error {
+	at, err := w.cfg.Ledger.SlotPosition(ctx, w.held.Epoch)
+	if err == nil && at != w.at {
+		return ledger.ErrMoved
+	}
+
+	return err
 }
 
 // check verifies that the position is on the chain.

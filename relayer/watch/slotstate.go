@@ -38,7 +38,7 @@ type SlotConfig struct {
 	Holder     Holder
 	Publisher  Publisher
 	ChainID    int64
-	Discovered <-chan struct{} // fires when there are new late escrows
+	Discovered <-chan struct{} // fires when there are new late escrows, or what was read is void
 	Requested  <-chan struct{} // fires when there are new requests: see package ledger
 	LateAtOnce int             // late escrows that one commit admits; 0: 5,000
 	Near       int64           // blocks that a late escrow may be behind to be caught up at once; 0: 32
@@ -68,7 +68,7 @@ type SlotWatch struct {
 	at    ledger.Position // after the last successful commit
 	start atomic.Int64    // first block of the chain; a pass over far escrows reads it
 
-	told   bool      // there may be late escrows
+	told   bool      // there may be late escrows, or another position
 	looked time.Time // for late escrows
 	asked  bool      // there are requests to serve at once
 	open   bool      // as of the last commit, there is work without a new block
