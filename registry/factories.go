@@ -134,8 +134,8 @@ func AddFactories(ctx context.Context, tx pgx.Tx, chainID int64, more []Factory)
 	return PutFactories(ctx, tx, chainID, more)
 }
 
-// lookAgain voids what was read with other factories, wherever the cursors are, tells the owners, and holds the cursors:
-// what comes after it in the transaction sees where they stand. Rows are locked in the order leadership, cursors.
+// lookAgain voids what was read with other factories, wherever the cursors are, and holds them: what comes after it in
+// the transaction sees where they stand. Owners are told. Rows are locked in the order leadership, cursors.
 func lookAgain(ctx context.Context, tx pgx.Tx, chainID int64) error {
 	for _, statement := range []string{`update leadership set generation = generation + 1 where chain_id = $1`,
 		`update cursors set generation = generation + 1 where chain_id = $1`,

@@ -47,7 +47,8 @@ func TestRetentionLeavesWhatIsStillCaughtUp(t *testing.T) {
 	w.Publish()
 	w.Verify(1)
 	w.Exec(`update events set processed_at = now() - interval '2 hours'`)
-	_, err = retention.Once(t.Context(), retention.Config{DB: w.DB, ChainID: chain, Events: time.Hour, Log: slog.Default()})
+	_, err = retention.Once(t.Context(), retention.Config{DB: w.DB, ChainID: chain, Events: time.Hour,
+		Log: slog.Default()})
 	require.NoError(t, err)
 	w.discover(0)
 	v, err := w.led.Verifiable(t.Context())

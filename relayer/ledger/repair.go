@@ -194,7 +194,7 @@ func supply(ctx context.Context, t *transaction, missing []contract.Event) ([]co
 
 const fromDeployment = `update late_escrows set monitored = deployed_block - 1 where chain_id = $1 and address = any($2)`
 
-// voidCommits waits for running commits of the owners, makes those fail that were prepared before, and tells the owners.
+// voidCommits waits for running commits of the owners, makes those fail that were prepared before, and tells them.
 func voidCommits(ctx context.Context, t *transaction) error {
 	for _, statement := range []string{lockCursors, newGeneration} {
 		if _, err := t.Exec(ctx, statement, t.cfg.ChainID); err != nil {

@@ -67,14 +67,15 @@ func TestEventsStayWhileTheyAreNeeded(t *testing.T) {
 		f.Finds(testfleet.Escrow{Address: escrow, Block: 5, Slot: int16(i)})
 	}
 
-	f.Finds(testfleet.Escrow{Address: "0xlate", Block: 5, Late: true}) // as the past of a factory is read for hours
+	f.Finds(testfleet.Escrow{Address: "0xlate", Block: 5, Late: true}) // a factory's past is read for hours
 	f.Exec(`update late_escrows set monitored = 20`)
 
 	records := func() []string {
 		return f.Column(`select status || ' ' || last_event_type || ' ' || last_event_block from escrow_records order by 1`)
 	}
 	before := records()
-	require.Equal(t, []string{"created EscrowDeployed 5", "released EscrowReleased 6", "released EscrowReleased 6"}, before)
+	require.Equal(t, []string{"created EscrowDeployed 5", "released EscrowReleased 6", "released EscrowReleased 6"},
+		before)
 	f.Queues(testfleet.Message{Escrow: "0xwaiting", EventID: "0xwaiting", Type: "EscrowReleased"})
 	f.OwnAll("a", 7)
 	f.Exec(`update events set apart = false where block_number = 7`) // of the log, beyond what is sent
@@ -92,8 +93,8 @@ func TestEventsStayWhileTheyAreNeeded(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, before, records(), "the last state stays")
 	require.EqualValues(t, 3, r.Events)
-	for _, escrow := range []string{"0xactive", "0xelsewhere", "0xlate", "0xlogged", "0xorphan", "0xunverified", "0xwaiting",
-		"0xyoung"} {
+	for _, escrow := range []string{"0xactive", "0xelsewhere", "0xlate", "0xlogged", "0xorphan", "0xunverified",
+		"0xwaiting", "0xyoung"} {
 		require.NotEmpty(t, f.Column(`select event_id from processed_events where escrow_key = word('`+escrow+`', 20)`),
 			escrow)
 	}
