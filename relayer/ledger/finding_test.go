@@ -1,8 +1,10 @@
 package ledger_test
 
 import (
+	"context"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"github.com/fusion-prime/escrow-relayer/relayer/contract"
@@ -42,4 +44,24 @@ func TestFindingsAreRemembered(t *testing.T) {
 	_, err = w.led.Repair(t.Context(), 99, v, 2, []contract.Event{missed}, nil)
 	require.ErrorIs(t, err, ledger.ErrMoved)
 	require.Equal(t, []string{"3"}, w.Column(`select count(*)::text from findings`), "what was not done was not found")
+}
+
+// Others look once at a block, however many of its events are wrong: the fleet commits nothing meanwhile.
+func TestABlockOfWrongEventsIsWithdrawnOnce(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	var withdrawn []int64
+	w.led = ledger.New(ledger.Config{DB: w.DB, ChainID: chain, InstanceID: me, EventNames: names, Publishes: publishes,
+		Reopen: func(_ context.Context, _ pgx.Tx, _, from, _ int64) error {
+			withdrawn = append(withdrawn, from)
+			return nil
+		}})
+	w.process(0, deployed(1, 1, 0, 11))
+	wrong := []contract.Event{approved(1, 2, 1, 21), approved(1, 2, 2, 22), approved(1, 2, 3, 23)}
+	w.process(0, wrong...)
+	v, err := w.led.Verifiable(t.Context())
+	require.NoError(t, err)
+	_, err = w.led.Repair(t.Context(), w.epoch, v, v.From-1, nil, wrong)
+	require.NoError(t, err)
+	require.Equal(t, []int64{2}, withdrawn)
 }

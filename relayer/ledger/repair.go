@@ -3,6 +3,7 @@ package ledger
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/jackc/pgx/v5"
@@ -221,7 +222,8 @@ func giveUp(ctx context.Context, t *transaction, wrong []contract.Event) error {
 		return fmt.Errorf("remove %d wrong events: %w", len(wrong), err)
 	}
 
-	for _, block := range blocks {
+	slices.Sort(blocks)
+	for _, block := range slices.Compact(blocks) { // a block may have 100,000 of them
 		if err := t.reopen(ctx, block, block); err != nil {
 			return err
 		}

@@ -58,15 +58,9 @@ func rollback(ctx context.Context, t *transaction, stale, fork Position) (r Roll
 		return r, err
 	}
 
-	rows, _ := t.Query(ctx, orphanEvents, pgx.StrictNamedArgs{"chain": chain, "from": fork.Next, "state": orphaned,
-		"retract_after": highest, "token": t.token})
-	escrows, err := pgx.CollectRows(rows, pgx.RowTo[[]byte])
+	escrows, err := orphanAbove(ctx, t, fork, highest)
 	if err != nil {
-		return r, fmt.Errorf("orphan events: %w", err)
-	}
-
-	if _, err := t.Exec(ctx, lowerSent, chain, fork.Next, t.token); err != nil {
-		return r, fmt.Errorf("lower what is sent: %w", err)
+		return r, err
 	}
 
 	r.Orphaned = len(escrows)
@@ -90,6 +84,26 @@ func rollback(ctx context.Context, t *transaction, stale, fork Position) (r Roll
 	}
 
 	return r, t.notify(ctx, partition.Channel, registry.Channel)
+}
+
+// orphanAbove makes orphans of what a rollback to a fork takes back, and returns the escrow of each.
+func orphanAbove(ctx context.Context, t *transaction, fork Position, highest int64) (escrows [][]byte, err error) {
+	for _, statement := range []string{orphanEvents, orphanOlder} {
+		rows, _ := t.Query(ctx, statement, pgx.StrictNamedArgs{"chain": t.cfg.ChainID, "from": fork.Next,
+			"state": orphaned, "retract_after": highest, "token": t.token})
+		some, err := pgx.CollectRows(rows, pgx.RowTo[[]byte])
+		if err != nil {
+			return nil, fmt.Errorf("orphan events: %w", err)
+		}
+
+		escrows = append(escrows, some...)
+	}
+
+	if _, err := t.Exec(ctx, lowerSent, t.cfg.ChainID, fork.Next, t.token); err != nil {
+		return nil, fmt.Errorf("lower what is sent: %w", err)
+	}
+
+	return escrows, nil
 }
 
 // lockAll sets the transaction's timeout to rollbackTimeout, and takes every lock of the chain that
@@ -199,6 +213,18 @@ func moveBack(ctx context.Context, t *transaction, fork Position, highest int64)
 const orphanEvents = `
 	with gone as (
 		delete from events where chain_id = @chain and block_number >= @from returning *),` + keepOrphans + `
+	select escrow from gone`
+
+// orphanOlder orphans what escrows deployed above the fork had emitted below it: without their deployment nobody is to
+// have it. The second reading, which has seen it, sees it again.
+const orphanOlder = `
+	with gone as (
+		delete from events e using escrows r
+		where r.chain_id = @chain and r.discovered_block_number >= @from and e.chain_id = @chain and e.escrow = r.address
+		returning e.*),` + keepOrphans + `,
+	back as (
+		update leadership set verified_block = least(verified_block, (select min(block_number) - 1 from gone))
+		where chain_id = @chain)
 	select escrow from gone`
 
 // lowerSent lets the log begin again at the fork. What got a row may have been sent.
