@@ -110,7 +110,8 @@ func removeAll(ctx context.Context, cfg Config, statement string, step int) (rem
 // is at or below the verified block and the oldest remembered one, and removes their events. The
 // types 5 and 6 are contract.Event.Ends, written as in the index events_ended. The registry row and the
 // escrow's last state stay: they are small, and show that the escrow existed. The offset keeps the planner from reading
-// all events for those that wait. What no slot has sent yet, as in a backlog, is not even looked up.
+// all events for those that wait. What no slot has sent yet, as in a backlog, is not even looked up. A command that is
+// done is answered with its event, however late its receipt comes: till then the event stays.
 const removeEvents = `
 	with ended as (
 		select p.escrow from events p
@@ -122,6 +123,7 @@ const removeEvents = `
 		  and not exists (select from waiting o where o.chain_id = @chain and o.escrow = p.escrow offset 0)
 		  and not exists (select from requests r where r.chain_id = @chain and r.escrow = p.escrow)
 		  and not exists (select from late_escrows l where l.chain_id = @chain and l.address = p.escrow)
+		  and not exists (select from commands c where c.escrow = hex(p.escrow) and c.chain_id + 0 = @chain and c.answered_at is null offset 0)
 		order by p.processed_at limit @step),
 	kept as (
 		insert into records (chain_id, ` + recordColumns + `)

@@ -57,6 +57,7 @@ func TestEventsStayWhileTheyAreNeeded(t *testing.T) {
 		{"0xlate", "EscrowDeployed", old, chain, 5, "canonical"},
 		{"0xlate", "EscrowReleased", old, chain, 6, "canonical"},
 		{"0xorphan", "EscrowReleased", old, chain, 6, "orphaned"},
+		{"0xcommanded", "EscrowReleased", old, chain, 6, "canonical"},
 		{"0xelsewhere", "EscrowReleased", old, chain + 1, 6, "canonical"},
 	} {
 		f.Of(e.chain).Stores(testfleet.Event{ID: e.escrow + e.kind, Type: e.kind, Escrow: e.escrow, Block: e.block,
@@ -77,6 +78,8 @@ func TestEventsStayWhileTheyAreNeeded(t *testing.T) {
 	require.Equal(t, []string{"created EscrowDeployed 5", "released EscrowReleased 6", "released EscrowReleased 6"},
 		before)
 	f.Queues(testfleet.Message{Escrow: "0xwaiting", EventID: "0xwaiting", Type: "EscrowReleased"})
+	f.Exec(insertCommand, chain, 1, "", "x", "sent", "", 1, -2*time.Hour, -2*time.Hour, 0, nil)
+	f.Exec(`update commands set escrow = hex(word('0xcommanded', 20))`)
 	f.OwnAll("a", 7)
 	f.Exec(`update events set apart = false where block_number = 7`) // of the log, beyond what is sent
 	f.Exec(`update slot_ownership set sent_block = 60 where slot = 2519`)
@@ -93,8 +96,8 @@ func TestEventsStayWhileTheyAreNeeded(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, before, records(), "the last state stays")
 	require.EqualValues(t, 3, r.Events)
-	for _, escrow := range []string{"0xactive", "0xelsewhere", "0xlate", "0xlogged", "0xorphan", "0xunverified",
-		"0xwaiting", "0xyoung"} {
+	for _, escrow := range []string{"0xactive", "0xcommanded", "0xelsewhere", "0xlate", "0xlogged", "0xorphan",
+		"0xunverified", "0xwaiting", "0xyoung"} {
 		require.NotEmpty(t, f.Column(`select event_id from processed_events where escrow_key = word('`+escrow+`', 20)`),
 			escrow)
 	}
