@@ -124,7 +124,7 @@ func (s *sender) look(ctx context.Context) error {
 	s.unnamed, s.target, s.generation = nil, target, s.account.Generation
 	err = s.settle(ctx, look)
 	if err == nil && len(s.unnamed) == 0 {
-		err = s.store.checked(ctx, target.Number, look.Balance)
+		err = s.store.checked(ctx, target.Number, look)
 	}
 
 	if err != nil {

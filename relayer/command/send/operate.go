@@ -28,38 +28,40 @@ func AdoptNonce(ctx context.Context, db *pgxpool.Pool, chainID int64, sender com
 		       reason = case state when 'halted' then null else reason end, updated_at = now()
 		where chain_id = $1 and address = $2`
 
-	return operate(ctx, db, chainID, sender, "", adopt)
+	return operate(ctx, db, chainID, sender, "false", "", adopt)
 }
 
-// Pause keeps a sender from taking new commands. What is under way is followed, replaced and answered.
+// Pause keeps a sender from taking new commands until Resume. What is under way is followed, replaced and answered. It
+// takes the place of a halt that would end by itself: the sender would go on then.
 func Pause(ctx context.Context, db *pgxpool.Pool, chainID int64, sender common.Address, reason string) error {
-	return operate(ctx, db, chainID, sender, ", which is more than paused", setState, "paused", reason)
+	return operate(ctx, db, chainID, sender, "stranger is not null", ", which is more than paused", setState, "paused",
+		reason)
 }
 
 // Resume ends a pause. A halted sender needs AdoptNonce.
 func Resume(ctx context.Context, db *pgxpool.Pool, chainID int64, sender common.Address) error {
-	return operate(ctx, db, chainID, sender, "; `status` says why, and `sender adopt-nonce` lets it go on", setState,
-		"active", nil)
+	return operate(ctx, db, chainID, sender, "state = 'halted'",
+		"; `status` says why, and `sender adopt-nonce` lets it go on", setState, "active", nil)
 }
 
 const setState = `update senders set state = $3, reason = $4, updated_at = now() where chain_id = $1 and address = $2`
 
-// operate changes a sender's row; ifHalted completes the refusal for one that is halted, empty: it is changed as well.
-func operate(ctx context.Context, db *pgxpool.Pool, chainID int64, sender common.Address, ifHalted, statement string,
+// operate changes a sender's row, unless the condition holds by which it is halted for this; why completes that refusal.
+func operate(ctx context.Context, db *pgxpool.Pool, chainID int64, sender common.Address, halted, why, statement string,
 	args ...any) error {
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
 	err := pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
-		var state string
-		err := tx.QueryRow(ctx, `select state from senders where chain_id = $1 and address = $2 for update`, chainID,
-			registry.Text(sender)).Scan(&state)
+		var refused bool
+		err := tx.QueryRow(ctx, `select `+halted+` from senders where chain_id = $1 and address = $2 for update`, chainID,
+			registry.Text(sender)).Scan(&refused)
 		switch {
 		case errors.Is(err, pgx.ErrNoRows):
 			return fmt.Errorf("%w: no instance has ever had it; is it configured?", ErrOperation)
 		case err != nil:
 			return err
-		case state == "halted" && ifHalted != "":
-			return fmt.Errorf("%w: the sender is halted%s", ErrOperation, ifHalted)
+		case refused:
+			return fmt.Errorf("%w: the sender is halted%s", ErrOperation, why)
 		}
 
 		if _, err := tx.Exec(ctx, statement, append([]any{chainID, registry.Text(sender)}, args...)...); err != nil {

@@ -225,10 +225,12 @@ func TestTheHighestFeeCounts(t *testing.T) {
 type dreamer struct {
 	*evm.Nodes
 	dreams atomic.Bool
+	looks  atomic.Int64
 }
 
 func (c *dreamer) Look(ctx context.Context, account common.Address, target uint64, everyone bool) (evm.Look, error) {
 	look, err := c.Nodes.Look(ctx, account, target, everyone)
+	c.looks.Add(1)
 	if c.dreams.Load() {
 		look.Pending += 100
 	}
@@ -250,14 +252,54 @@ func TestAHaltEndsByItself(t *testing.T) {
 	w.awaitState("active")
 }
 
-// blindChain has nodes that show no block with its transactions.
-type blindChain struct{ *evm.Nodes }
+// An operator's pause lasts until the operator ends it: a halt that ends by itself neither takes its place nor keeps it
+// away.
+func TestAPauseOutlastsAHalt(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, startSim(t))
+	chain := &dreamer{Nodes: w.nodes}
+	w.start(func(c *send.Config) { c.Chain = chain })
+	w.await(w.accept(w.command(command.Approve, w.escrow(1, 0), nil)), true, command.Done)
+	pause := func() error {
+		return send.Pause(t.Context(), w.db, w.node.ChainID().Int64(), w.sender.Address, "a stolen key")
+	}
+	stays := func(dreams bool) {
+		chain.dreams.Store(dreams)
+		before := chain.looks.Load()
+		require.Eventually(t, func() bool { w.mineAhead(); return chain.looks.Load() > before+3 }, patience, 20*time.Millisecond)
+		require.Equal(t, 1, w.int(`select count(*) from senders where state = 'paused' and reason = 'a stolen key'`))
+	}
+	require.NoError(t, pause())
+	id := w.accept(w.command(command.Approve, w.escrow(1, 0), nil))
+	stays(true)
+	stays(false)
+	require.Len(t, w.sent(), 1)
+	require.NoError(t, send.Resume(t.Context(), w.db, w.node.ChainID().Int64(), w.sender.Address))
+	w.await(id, true, command.Done)
 
-func (blindChain) Find(context.Context, common.Address, uint64, uint64, evm.Block) (*evm.Transaction, error) {
+	chain.dreams.Store(true)
+	w.awaitHalt("the chain knows nonces up to")
+	require.NoError(t, pause())
+	stays(true)
+	stays(false)
+	w.use() // a transaction that is named is more than a pause
+	w.awaitHalt("is used by transaction")
+	require.ErrorIs(t, pause(), send.ErrOperation)
+}
+
+// blindChain has nodes that show no block with its transactions.
+type blindChain struct {
+	*evm.Nodes
+	asked atomic.Int64
+}
+
+func (c *blindChain) Find(context.Context, common.Address, uint64, uint64, evm.Block) (*evm.Transaction, error) {
+	c.asked.Add(1)
 	return nil, errors.New("no node shows blocks with their transactions")
 }
 
 // Where a stranger's transaction cannot be found the sender halts without its name, and what is under way is answered.
+// Once a node shows it, it is named.
 func TestAStrangerThatCannotBeFound(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, startSim(t))
@@ -271,7 +313,12 @@ func TestAStrangerThatCannotBeFound(t *testing.T) {
 	require.Eventually(t, func() bool {
 		return w.int(`select next_block from leadership`) == w.head()-confirmations+1
 	}, patience, 10*time.Millisecond)
-	w.start(func(c *send.Config) { c.Chain = blindChain{w.nodes} })
+	blind := &blindChain{Nodes: w.nodes}
+	stop = w.start(func(c *send.Config) { c.Chain = blind })
 	w.await(id, false, command.Done)
 	w.awaitState("halted")
+	require.Eventually(t, func() bool { w.mineAhead(); return blind.asked.Load() > 2 }, patience, 20*time.Millisecond)
+	stop()
+	w.start(nil)
+	w.awaitHalt("is used by transaction")
 }

@@ -237,9 +237,10 @@ func (s *store) fromChain(ctx context.Context, look evm.Look) (known bool, err e
 const setHalted = `
 	update senders set state = 'halted', reason = @reason, stranger = nullif(@stranger, ''), updated_at = now()
 	 where chain_id = @chain and address = @sender and next_nonce = @next and wait_final >= 0
-	   and (state <> 'halted' or stranger is null and @stranger <> '')`
+	   and (state = 'active' or stranger is null and @stranger <> '')`
 
-// halt stops the sender. Where it names a stranger's transaction, an operator has to look; else it may end by itself.
+// halt stops the sender. Where it names a stranger's transaction, an operator has to look; else it may end by itself,
+// and takes the place of no pause: a paused sender gives no nonce, and would go on when the halt ends.
 // next is the next nonce that the halt was judged by: it is obsolete once an operator has asked for another one, and
 // until that is known (nil).
 func (s *store) halt(ctx context.Context, next *uint64, reason, stranger string) (changed bool, err error) {
@@ -256,12 +257,15 @@ func (s *store) resume(ctx context.Context) error {
 }
 
 const setChecked = `
-	update senders set checked_block = @block, balance = @balance, updated_at = now()
+	update senders
+	   set checked_block = case when @known <= next_nonce then @block else checked_block end, balance = @balance, updated_at = now()
 	 where chain_id = @chain and address = @sender`
 
-// checked notes the block up to which receipts were read.
-func (s *store) checked(ctx context.Context, block uint64, balance *big.Int) error {
-	return s.set(ctx, "note the block", setChecked, pgx.StrictNamedArgs{"block": block, "balance": wei{balance}})
+// checked notes the block up to which receipts were read: up to there nobody else has used the next nonce. While the
+// nodes know of a nonce from elsewhere the transaction that has used it is still looked for above the block before.
+func (s *store) checked(ctx context.Context, block uint64, look evm.Look) error {
+	return s.set(ctx, "note the block", setChecked,
+		pgx.StrictNamedArgs{"block": block, "known": look.Known(), "balance": wei{look.Balance}})
 }
 
 // selectWaiting reads what is due. Requesters take turns: the first command of each, then the second ones.
