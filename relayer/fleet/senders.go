@@ -102,8 +102,8 @@ const selectSenders = `
 	select s.address, s.name, s.state, coalesce(s.reason, ''), coalesce(s.instance_id, ''),
 	       case when s.wait_final >= 0 then s.next_nonce end, f.n, s.max_in_flight, w.n, w.budget,
 	       f.underpriced + w.underpriced, w.unfunded, coalesce(s.balance::text, ''), s.max_fee::text,
-	       case when s.spend_day = (now() at time zone 'utc')::date then s.spent_fees else 0 end::text, s.day_fees::text,
-	       case when s.spend_day = (now() at time zone 'utc')::date then s.spent_value else 0 end::text, s.day_value::text,
+	       case when s.spend_day >= (now() at time zone 'utc')::date then s.spent_fees else 0 end::text, s.day_fees::text,
+	       case when s.spend_day >= (now() at time zone 'utc')::date then s.spent_value else 0 end::text, s.day_value::text,
 	       s.lock_key, s.updated_at, least(f.oldest, w.oldest), w.unsigned
 	  from senders s
 	  cross join lateral (

@@ -13,6 +13,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/relayer/command"
 	"github.com/fusion-prime/escrow-relayer/relayer/command/send"
 	"github.com/fusion-prime/escrow-relayer/relayer/command/send/evm"
+	"github.com/fusion-prime/escrow-relayer/relayer/command/sign"
 )
 
 // unowned runs what follows senders that nobody owns, without any key.
@@ -89,4 +90,44 @@ func TestAnOwnerFencesItsFollower(t *testing.T) {
 	w.await(id, true, command.Done)
 	require.Len(t, w.sent(), 2)
 	require.Equal(t, 0, w.int(`select count(*) from command_attempts a join senders s on a.nonce = 1 and a.epoch <> s.epoch`))
+}
+
+// A follower works under the epoch of the last owner, which may still believe that it is the owner. What that one signs
+// for a command that the follower has answered meanwhile is not stored, and the answer stays as it was given.
+func TestWhatIsAnsweredIsNotReplaced(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, startSim(t))
+	held, release := make(chan struct{}), make(chan struct{})
+	signer := &hookedSigner{Signer: sign.NewLocal(w.sender.Key), before: func(_ context.Context, n int64) {
+		if n == 2 { // the replacement
+			close(held)
+			<-release
+		}
+	}}
+	w.start(func(c *send.Config) { c.Chain, c.Signer, c.BumpBlocks = &deafChain{Nodes: w.nodes}, signer, 1 })
+	id := w.accept(w.command(command.Approve, w.escrow(1, 0), nil))
+	w.await(id, true, command.Sent)
+	require.Eventually(t, func() bool {
+		w.mineAhead()
+		select {
+		case <-held:
+			return true
+		default:
+			return false
+		}
+	}, patience, 50*time.Millisecond)
+	stop := w.unowned() // it sends what is recorded
+	w.await(id, true, command.Done)
+	stop()
+	row := func() string {
+		var text string
+		require.NoError(t, w.db.QueryRow(t.Context(), `select c::text from commands c`).Scan(&text))
+		return text
+	}
+	before := row()
+	close(release)
+	w.mine(1)
+	w.awaitLook() // in a later round
+	require.Equal(t, before, row())
+	require.Equal(t, 1, w.int(`select count(*) from command_attempts`))
 }

@@ -95,7 +95,7 @@ type dueEscrow struct{ Escrow, Factory string }
 const keeperOpen = `
 	select count(*) filter (where answered_at is null),
 	       coalesce(sum(coalesce(fee_paid, case when answered_at is null then greatest(reserved, max_fee) else 0 end))
-	           filter (where answered_at is null or reserve_day = (now() at time zone 'utc')::date), 0)
+	           filter (where answered_at is null or reserve_day >= (now() at time zone 'utc')::date), 0)
 	  from commands
 	 where chain_id = @chain and sender = @sender and requester = 'keeper' and received_at > now() - interval '7 days'`
 

@@ -79,10 +79,10 @@ const setLaunched = `
 	 where c.command_id = p.id`
 
 // reserve takes nonces, and says what of today's budget is spent with them. What was spent on an earlier day
-// is forgotten.
+// is forgotten. A clock that is set back across midnight does not begin the day before again: its budget was spent.
 const reserve = `
 	update senders
-	   set next_nonce = next_nonce + @count, updated_at = now(), spend_day = (now() at time zone 'utc')::date,
+	   set next_nonce = next_nonce + @count, updated_at = now(), spend_day = greatest(spend_day, (now() at time zone 'utc')::date),
 	       spent_fees = @fees, spent_value = @value
 	 where chain_id = @chain and address = @sender`
 

@@ -76,8 +76,8 @@ func own(ctx context.Context, cfg *Config, sender common.Address) (*store, error
 const lockSender = `
 	select case when s.wait_final >= 0 then s.next_nonce end as next_nonce, s.state, coalesce(s.stranger, '') as stranger, coalesce(s.checked_block, 0) as checked,
 	       clock_timestamp() as now,
-	       case when s.spend_day = (now() at time zone 'utc')::date then s.spent_fees else 0 end as spent_fees,
-	       case when s.spend_day = (now() at time zone 'utc')::date then s.spent_value else 0 end as spent_value,
+	       case when s.spend_day >= (now() at time zone 'utc')::date then s.spent_fees else 0 end as spent_fees,
+	       case when s.spend_day >= (now() at time zone 'utc')::date then s.spent_value else 0 end as spent_value,
 	       coalesce(l.next_block - 1, 0) as ledger_block, coalesce(l.block_hash, '') as ledger_hash,
 	       coalesce(extract(epoch from l.block_time)::bigint, 0) as ledger_time, coalesce(l.generation, 0) as generation
 	  from senders s
@@ -350,6 +350,7 @@ const insertAttempts = `
 	select @chain, @sender, a.nonce, a.attempt, a.id, a.purpose, a.hash, a.raw, a.gas, a.fee_cap, a.tip_cap, @epoch, @head
 	  from unnest(@nonces::bigint[], @attempts::int[], @ids::text[], @purposes::text[], @hashes::text[], @raws::bytea[], @gas::bigint[], @caps::numeric[],
 	       @tips::numeric[]) as a (nonce, attempt, id, purpose, hash, raw, gas, fee_cap, tip_cap)
+	  join commands c on c.command_id = a.id and c.state = 'sent'
 	 where a.purpose = 'void'
 	    or not exists (select from command_attempts v where v.chain_id = @chain and v.sender = @sender and v.nonce = a.nonce and v.purpose = 'void')
 	returning raw`
