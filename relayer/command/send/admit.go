@@ -221,7 +221,8 @@ func (t *triage) known(w *waiting, args *command.CreateArgs) bool {
 	case command.Create:
 		done = w.Registered && strings.EqualFold(w.Payer, self) && strings.EqualFold(w.Payee, registry.Text(args.Payee)) &&
 			w.Amount.Cmp(args.Amount) == 0 && w.Required == int(args.ApprovalsRequired) &&
-			(w.Arbiter == "" || strings.EqualFold(w.Arbiter, registry.Text(args.Arbiter)))
+			(w.Arbiter == "" || strings.EqualFold(w.Arbiter, registry.Text(args.Arbiter))) &&
+			(w.Delay.Int == nil || w.Delay.Cmp(args.ReleaseDelay) == 0)
 		other = w.Registered && !done
 	case command.Approve:
 		done = slices.ContainsFunc(w.Approvers, func(a string) bool { return strings.EqualFold(a, self) })

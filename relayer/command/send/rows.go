@@ -121,6 +121,7 @@ type waiting struct {
 	Payee       string
 	Arbiter     string
 	Amount      wei
+	Delay       wei   // in seconds, of the release; null: the deployment does not tell
 	ReleaseTime int64 // Unix seconds
 	Required    int
 	Approvers   []string

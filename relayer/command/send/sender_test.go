@@ -107,6 +107,16 @@ func TestKindsAndQueue(t *testing.T) {
 
 	require.Equal(t, command.CodeWrongEscrow, w.await(wrong, true, command.Refused).Code)
 
+	// The same terms once more, and others, when the command that has created the escrow has left with its claim.
+	w.exec(`delete from command_claims where effect = 'create'`)
+	again := w.accept(w.command(command.Create, w.createAddress(args), func(c *command.Command) { c.Args = args }))
+	require.Equal(t, command.Already, w.await(again, true, command.Already, command.Refused).State)
+	sooner := *args
+	sooner.ReleaseDelay = big.NewInt(9)
+	w.exec(`delete from command_claims where effect = 'create'`)
+	differs := w.accept(w.command(command.Create, w.createAddress(args), func(c *command.Command) { c.Args = &sooner }))
+	require.Equal(t, command.CodeWrongEscrow, w.await(differs, true, command.Already, command.Refused).Code)
+
 	// A release by anybody: approved by the payer before its time had come.
 	late := w.escrow(1, 100_000)
 	_, err := w.wallet.Transact(t.Context(), w.node, 0,

@@ -291,7 +291,7 @@ const selectWaiting = `
 	   order by d.turn, d.next_look, d.seq limit @limit)
 	select ` + requestColumns + `, clock_timestamp() as now, c.code, c.holds,
 	       g.address is not null as registered, coalesce(r.status, '') as status, coalesce(r.payer, '') as payer, coalesce(r.payee, '') as payee,
-	       coalesce(r.arbiter, '') as arbiter, coalesce(r.amount, 0) as amount, coalesce(r.release_time, 0) as release_time, coalesce(r.approvals_required, 0) as required,
+	       coalesce(r.arbiter, '') as arbiter, coalesce(r.amount, 0) as amount, r.release_delay as delay, coalesce(r.release_time, 0) as release_time, coalesce(r.approvals_required, 0) as required,
 	       coalesce(r.approvers, '{}') as approvers, coalesce(e.tx, '') as event_tx,
 	       coalesce(e.event_type, '') as event_name, coalesce(e.block_number, 0) as event_block, coalesce(e.block_hash, '') as event_hash,
 	       coalesce((select k.command_id from command_claims k where k.chain_id = c.chain_id and k.escrow = c.escrow and k.effect = c.effect
@@ -344,7 +344,9 @@ func (s *store) hold(ctx context.Context, holds []hold) error {
 	return s.set(ctx, "hold commands", setHeld, pgx.StrictNamedArgs{"holds": holds})
 }
 
-// insertAttempts stores what was signed, but no call at a nonce that has a void, and says what is stored now.
+// insertAttempts stores what was signed for commands that are under way, but no call at a nonce that has a void, and says
+// what is stored now. The follower of a sender writes under the epoch of its last owner, which may still sign: so one may
+// have answered meanwhile what the other one has read.
 const insertAttempts = `
 	insert into command_attempts (chain_id, sender, nonce, attempt, command_id, purpose, tx_hash, raw, gas, fee_cap, tip_cap, epoch, head)
 	select @chain, @sender, a.nonce, a.attempt, a.id, a.purpose, a.hash, a.raw, a.gas, a.fee_cap, a.tip_cap, @epoch, @head
