@@ -46,7 +46,7 @@ func Resume(ctx context.Context, db *pgxpool.Pool, chainID int64, sender common.
 
 const setState = `update senders set state = $3, reason = $4, updated_at = now() where chain_id = $1 and address = $2`
 
-// operate changes a sender's row, unless the condition holds by which it is halted for this; why completes that refusal.
+// operate changes a sender's row, unless the condition holds by which it is halted for this; why completes the refusal.
 func operate(ctx context.Context, db *pgxpool.Pool, chainID int64, sender common.Address, halted, why, statement string,
 	args ...any) error {
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)

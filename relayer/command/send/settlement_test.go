@@ -266,7 +266,8 @@ func TestAPauseOutlastsAHalt(t *testing.T) {
 	stays := func(dreams bool) {
 		chain.dreams.Store(dreams)
 		before := chain.looks.Load()
-		require.Eventually(t, func() bool { w.mineAhead(); return chain.looks.Load() > before+3 }, patience, 20*time.Millisecond)
+		require.Eventually(t, func() bool { w.mineAhead(); return chain.looks.Load() > before+3 }, patience,
+			20*time.Millisecond)
 		require.Equal(t, 1, w.int(`select count(*) from senders where state = 'paused' and reason = 'a stolen key'`))
 	}
 	require.NoError(t, pause())

@@ -344,8 +344,8 @@ func (s *store) hold(ctx context.Context, holds []hold) error {
 	return s.set(ctx, "hold commands", setHeld, pgx.StrictNamedArgs{"holds": holds})
 }
 
-// insertAttempts stores what was signed for commands that are under way, but no call at a nonce that has a void, and says
-// what is stored now. The follower of a sender writes under the epoch of its last owner, which may still sign: so one may
+// insertAttempts stores what was signed for commands under way, but no call at a nonce that has a void, and says what
+// is stored now. The follower of a sender writes under the epoch of its last owner, which may still sign: so one may
 // have answered meanwhile what the other one has read.
 const insertAttempts = `
 	insert into command_attempts (chain_id, sender, nonce, attempt, command_id, purpose, tx_hash, raw, gas, fee_cap, tip_cap, epoch, head)
