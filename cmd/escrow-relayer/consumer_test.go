@@ -54,7 +54,7 @@ func testConsumer(t *testing.T, dir, program string, args ...string) {
 		relayer = w.run("a", 0, 1, nil)
 		c.start()
 		w.equal(c)
-		require.NoError(t, w.Chain.Reorg(t.Context(), w.Confirmations+3, fate))
+		w.reorg(w.Confirmations+3, fate)
 		require.NoError(t, w.traffic.Settle(t.Context()))
 	}
 

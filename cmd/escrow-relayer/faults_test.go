@@ -161,7 +161,7 @@ func TestReorgsWithinTheConfirmations(t *testing.T) {
 	for depth := 1; depth <= w.Confirmations; depth++ {
 		for _, keep := range []bool{false, true} {
 			w.blocks(4)
-			require.NoError(t, w.Chain.Reorg(t.Context(), depth, testchain.Fate(keep)))
+			w.reorg(depth, testchain.Fate(keep))
 		}
 	}
 

@@ -118,6 +118,12 @@ func (w *world) blocks(n int) {
 	}
 }
 
+// reorg replaces the newest blocks.
+func (w *world) reorg(depth int, fate testchain.Fate) {
+	w.t.Helper()
+	require.NoError(w.t, w.Chain.(*testchain.Sim).Reorg(w.t.Context(), depth, fate))
+}
+
 // until waits for the fleet, as the database has it, to be as wanted.
 func (w *world) until(what string, ok func(*fleet.Fleet) bool) {
 	var last fleet.Fleet

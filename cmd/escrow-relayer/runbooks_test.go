@@ -95,7 +95,7 @@ func TestDeepReorgRunbook(t *testing.T) {
 	before, err := w.Head(t.Context())
 	require.NoError(t, err)
 	depth := w.Confirmations + 4
-	require.NoError(t, w.Chain.Reorg(t.Context(), depth, testchain.Drop))
+	w.reorg(depth, testchain.Drop)
 	fork := before - uint64(depth)
 
 	affected := w.runbookSQL("deep-reorg.md", "count(distinct escrow)")

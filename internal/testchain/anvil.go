@@ -7,7 +7,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strconv"
 	"time"
 
@@ -67,27 +66,4 @@ func (a *Anvil) Mine(ctx context.Context, n int) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.call(ctx, "anvil_mine", hexutil.Uint64(n))
-}
-
-// Reorg is Node's. The head does not go back meanwhile. There are no removed logs.
-func (a *Anvil) Reorg(ctx context.Context, depth int, fate Fate) error {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	raw, err := rawTransactions(ctx, a.client, depth)
-	if err != nil {
-		return err
-	}
-
-	again := [][2]any{} // transactions, each with the place among the new blocks that it goes to
-	if fate == Keep {
-		for _, tx := range slices.Concat(raw...) {
-			again = append(again, [2]any{tx, 0})
-		}
-	}
-
-	if err := a.call(ctx, "anvil_reorg", depth, again); err != nil {
-		return err
-	}
-
-	return a.call(ctx, "anvil_mine", hexutil.Uint64(1))
 }

@@ -2,13 +2,11 @@ package testchain
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"time"
 
@@ -125,75 +123,4 @@ func (g *Geth) await(ctx context.Context, block uint64) error {
 	}
 
 	return nil
-}
-
-// noticed reports whether the pool has taken the newest block in: until then it has that block's transactions, and they
-// would be in the block that replaces it.
-func (g *Geth) noticed(ctx context.Context) (bool, error) {
-	var pool struct {
-		Pending map[common.Address]map[string]json.RawMessage // by nonce
-	}
-	if err := g.client.CallContext(ctx, &pool, "txpool_content"); err != nil {
-		return false, err
-	}
-
-	for account, pending := range pool.Pending {
-		var next hexutil.Uint64
-		if err := g.client.CallContext(ctx, &next, "eth_getTransactionCount", account, "latest"); err != nil {
-			return false, err
-		}
-
-		for nonce := range pending {
-			if n, err := strconv.ParseUint(nonce, 10, 64); err != nil || n < uint64(next) {
-				return false, err
-			}
-		}
-	}
-
-	return true, nil
-}
-
-// Reorg is Node's, by debug_setHead: geth forgets the blocks at once, and so there are no removed logs.
-func (g *Geth) Reorg(ctx context.Context, depth int, fate Fate) error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if err := g.poll(ctx, func() (bool, error) { return g.noticed(ctx) }); err != nil {
-		return fmt.Errorf("wait for the pool: %w", err)
-	}
-
-	raw, err := rawTransactions(ctx, g.client, depth)
-	if err != nil {
-		return err
-	}
-
-	head, err := g.head(ctx)
-	if err != nil {
-		return err
-	}
-
-	if err := g.call(ctx, "debug_setHead", hexutil.Uint64(head-uint64(depth))); err != nil {
-		return err
-	}
-
-	if fate == Keep {
-		// A block makes the pool notice first; until then it refuses what it takes for mined.
-		if err := g.mine(ctx, 1); err != nil {
-			return err
-		}
-
-		if err := send(ctx, g.client, slices.Concat(raw...)); err != nil {
-			return fmt.Errorf("send the transactions of %d blocks again: %w", len(raw), err)
-		}
-	}
-
-	for {
-		now, err := g.head(ctx)
-		if err != nil || now > head {
-			return err
-		}
-
-		if err := g.mine(ctx, 1); err != nil {
-			return err
-		}
-	}
 }

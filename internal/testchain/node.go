@@ -28,9 +28,6 @@ type Node interface {
 	// Mine makes n blocks. The first holds the transactions that wait, as far as they fit; nodes that
 	// mine when a transaction comes have none waiting.
 	Mine(ctx context.Context, n int) error
-	// Reorg replaces the newest depth blocks by depth+1 others, so that the head moves on. While that
-	// goes on, the head may be seen at the fork. What becomes of the transactions is up to fate.
-	Reorg(ctx context.Context, depth int, fate Fate) error
 	// Stop ends the node. Its state is gone.
 	Stop() error
 }

@@ -75,8 +75,11 @@ func testNode(t *testing.T, n testchain.Node) {
 	require.NoError(t, n.Mine(ctx, 3))
 	// geth may still be making blocks for earlier transactions
 	require.GreaterOrEqual(t, headOf(t, http).Number.Uint64(), before+3)
-	for want := before + 1; want <= before+3; want++ {
-		require.Equal(t, want, (<-heads).Number.Uint64())
+	for want := before + 1; want <= before+3; {
+		if got := (<-heads).Number.Uint64(); got > before { // one from before may be announced late
+			require.Equal(t, want, got)
+			want++
+		}
 	}
 
 	t.Log("events come in the order of the deployed system")
@@ -108,6 +111,11 @@ func testNode(t *testing.T, n testchain.Node) {
 		names(truth.Events[escrow]))
 	kept := truth.IDs(escrow)
 
+	sim, is := n.(*testchain.Sim)
+	if !is {
+		return
+	}
+
 	for _, fate := range []testchain.Fate{testchain.Drop, testchain.Keep} {
 		t.Logf("a reorganisation replaces blocks (transactions kept: %v)", fate)
 		require.NoError(t, n.Mine(ctx, 1)) // so that what happened before is below the fork
@@ -117,17 +125,10 @@ func testNode(t *testing.T, n testchain.Node) {
 		deployed, err = factory.UnpackEscrowDeployedEvent(mined.Logs[1])
 		require.NoError(t, err)
 		before := headOf(t, http)
+		require.NoError(t, sim.Reorg(ctx, int(before.Number.Uint64()-mined.BlockNumber.Uint64())+1, fate))
 		same, err := http.HeaderByNumber(ctx, mined.BlockNumber)
 		require.NoError(t, err)
-		// The depth counts from the head of that moment, and geth may still be making a block for what it has
-		// mined: then that block alone is replaced.
-		for same.Hash() == mined.BlockHash {
-			depth := int(headOf(t, http).Number.Uint64()-mined.BlockNumber.Uint64()) + 1
-			require.NoError(t, n.Reorg(ctx, depth, fate))
-			same, err = http.HeaderByNumber(ctx, mined.BlockNumber)
-			require.NoError(t, err)
-		}
-
+		require.NotEqual(t, mined.BlockHash, same.Hash())
 		require.Greater(t, headOf(t, http).Number.Uint64(), before.Number.Uint64())
 		parent, err := http.HeaderByNumber(ctx, new(big.Int).Sub(mined.BlockNumber, big.NewInt(1)))
 		require.NoError(t, err)
@@ -144,8 +145,8 @@ func testNode(t *testing.T, n testchain.Node) {
 	}
 
 	t.Log("depth is checked")
-	require.ErrorContains(t, n.Reorg(ctx, 0, testchain.Drop), "choose from 1 to")
-	require.ErrorContains(t, n.Reorg(ctx, 1<<20, testchain.Drop), "choose from 1 to")
+	require.ErrorContains(t, sim.Reorg(ctx, 0, testchain.Drop), "choose from 1 to")
+	require.ErrorContains(t, sim.Reorg(ctx, 1<<20, testchain.Drop), "choose from 1 to")
 }
 
 func readTruth(t testing.TB, n testchain.Node, d testchain.Deployment) *testchain.Truth {

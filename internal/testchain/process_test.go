@@ -83,9 +83,6 @@ func TestTrafficOnIndependentNodes(t *testing.T) {
 
 			require.Equal(t, 50, succeeded(t, n, d))
 			require.Positive(t, readTruth(t, n, d).Count("Approved"))
-			require.NoError(t, n.Reorg(ctx, 3, testchain.Drop))
-			require.NoError(t, traffic.Step(ctx, 3))
-			require.Positive(t, traffic.Stats().Resyncs)
 		})
 	}
 }

@@ -321,7 +321,9 @@ func (s *Sim) AdvanceTime(ctx context.Context, d time.Duration) error {
 	return nil
 }
 
-// Reorg is Node's. With Keep, all the transactions are mined in the first of the new blocks, as far as they fit.
+// Reorg replaces the newest depth blocks by depth+1 others, so that the head moves on. While that goes on, the head may
+// be seen at the fork. What becomes of the transactions is up to fate: with Keep, all are mined in the first of the new
+// blocks, as far as they fit.
 func (s *Sim) Reorg(ctx context.Context, depth int, fate Fate) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -7,7 +7,6 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/stretchr/testify/require"
 
-	"github.com/fusion-prime/escrow-relayer/internal/testchain"
 	"github.com/fusion-prime/escrow-relayer/relayer/command"
 	"github.com/fusion-prime/escrow-relayer/relayer/command/send"
 )
@@ -87,7 +86,7 @@ func TestAuditSeesAReorganisation(t *testing.T) {
 	stop := w.start(nil)
 	first := w.await(w.accept(w.command(command.Approve, w.escrow(1, 0), nil)), true, command.Done)
 	stop()
-	require.NoError(t, w.node.Reorg(t.Context(), w.head()-int(first.Block)+1, testchain.Drop))
+	w.reorg(w.head() - int(first.Block) + 1)
 	require.Eventually(t, func() bool { // the new branch has to become as long as what the ledger has
 		w.mine(1)
 		found, _ := w.audit()

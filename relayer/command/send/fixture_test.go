@@ -217,6 +217,12 @@ func (w *world) mine(n int) {
 	require.NoError(w.t, w.node.Mine(w.t.Context(), n))
 }
 
+// reorg replaces the newest blocks by others without their transactions.
+func (w *world) reorg(depth int) {
+	w.t.Helper()
+	require.NoError(w.t, w.node.(*testchain.Sim).Reorg(w.t.Context(), depth, testchain.Drop))
+}
+
 // command makes a signed command of the requester.
 func (w *world) command(kind command.Kind, escrow common.Address, change func(*command.Command)) *command.Signed {
 	w.t.Helper()

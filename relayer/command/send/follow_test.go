@@ -9,7 +9,6 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/stretchr/testify/require"
 
-	"github.com/fusion-prime/escrow-relayer/internal/testchain"
 	"github.com/fusion-prime/escrow-relayer/relayer/command"
 	"github.com/fusion-prime/escrow-relayer/relayer/command/send"
 	"github.com/fusion-prime/escrow-relayer/relayer/command/send/evm"
@@ -36,7 +35,7 @@ func TestAnsweredWithoutTheKey(t *testing.T) {
 	waiting := w.accept(w.command(command.Approve, w.escrow(1, 0), nil))
 	w.unowned()
 	first := w.await(sent, true, command.Done)
-	require.NoError(t, w.node.Reorg(t.Context(), w.head()-int(first.Block)+1, testchain.Drop)) // the pool forgets
+	w.reorg(w.head() - int(first.Block) + 1) // the pool forgets
 	w.mine(confirmations + 1)
 	require.Eventually(t, func() bool { return len(w.replies(sent)) >= 2 }, patience, 20*time.Millisecond)
 	w.await(sent, true, command.Done)

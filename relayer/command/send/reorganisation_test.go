@@ -31,7 +31,7 @@ func TestNothingIsDoneToAnEscrowThatIsGone(t *testing.T) {
 	before := w.head()
 	id := w.accept(w.command(command.Approve, w.escrow(1, 0), nil))
 	w.await(id, true, command.Done)
-	require.NoError(t, w.node.Reorg(t.Context(), w.head()-before, testchain.Drop))
+	w.reorg(w.head() - before)
 	a := w.await(id, true, command.Reverted)
 	require.Equal(t, command.CodeNoEffect, a.Code)
 	require.EqualValues(t, 1, w.receipt(common.HexToHash(a.Transaction)).Status)
@@ -167,7 +167,7 @@ func TestReopenedWithoutAnOwner(t *testing.T) {
 	id := w.accept(w.command(command.Approve, w.escrow(1, 0), nil))
 	first := w.await(id, true, command.Done)
 	stop()
-	require.NoError(t, w.node.Reorg(t.Context(), w.head()-int(first.Block)+1, testchain.Drop))
+	w.reorg(w.head() - int(first.Block) + 1)
 	w.await(id, true, command.Sent)
 	require.Equal(t, []command.State{command.Done, command.Reopened}, w.replies(id))
 	require.Equal(t, 1, w.int(`select count(*) from command_claims`))
@@ -196,7 +196,7 @@ func TestAlreadyIsTakenBack(t *testing.T) {
 	require.Equal(t, receipts[0].TxHash.Hex()+":1", a.EventID)
 	require.Equal(t, receipts[0].BlockHash.Hex(), a.BlockHash)
 
-	require.NoError(t, w.node.Reorg(t.Context(), w.head()-int(a.Block)+1, testchain.Drop))
+	w.reorg(w.head() - int(a.Block) + 1)
 	w.await(id, true, command.Accepted)
 	require.Equal(t, []command.State{command.Already, command.Reopened}, w.replies(id))
 }
@@ -305,7 +305,7 @@ func (w *world) stayedAt(machine *faults.Node, caller *balanced) (*balanced, fun
 
 		machine.Inject(fault)
 		caller.away.Store(true)
-		require.NoError(w.t, w.node.Reorg(w.t.Context(), depth, testchain.Drop)) // the pool forgets
+		w.reorg(depth) // the pool forgets
 		w.awaitTarget()
 	}
 }
@@ -389,7 +389,7 @@ func TestForgottenWithoutBudget(t *testing.T) {
 	id := w.accept(w.command(command.Approve, w.escrow(1, 0), nil))
 	w.awaitBroadcast(id)
 	w.exec(`update senders set spent_fees = 1000000000000000000`)
-	require.NoError(t, w.node.Reorg(t.Context(), 1, testchain.Drop)) // the pool forgets
+	w.reorg(1) // the pool forgets
 	w.await(id, true, command.Done)
 	require.Equal(t, 1, w.int(`select count(*) from command_attempts`))
 	require.Equal(t, 1, w.int(`select count(*) from senders where spent_fees <= 1000000000000000000`))
@@ -421,7 +421,7 @@ func TestReopenedCreateCounts(t *testing.T) {
 		ApprovalsRequired: 1, Salt: common.Hash{1}}
 	id := w.accept(w.command(command.Create, w.createAddress(args), func(c *command.Command) { c.Args = args }))
 	first := w.await(id, true, command.Done)
-	require.NoError(t, w.node.Reorg(t.Context(), w.head()-int(first.Block)+1, testchain.Drop))
+	w.reorg(w.head() - int(first.Block) + 1)
 	w.mine(confirmations + 1)
 	require.Eventually(t, func() bool { return len(w.replies(id)) >= 2 }, patience, 20*time.Millisecond)
 	w.exec(`update commands set cancel_requested = true`)

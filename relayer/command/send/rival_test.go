@@ -92,7 +92,7 @@ func TestWhoLosesLateIsToldTheWinner(t *testing.T) {
 	done := w.await(first, true, command.Done)
 	stop()
 	again := w.accept(w.command(command.Approve, common.HexToAddress(done.Escrow), nil))
-	require.NoError(t, w.node.Reorg(t.Context(), w.head()-int(done.Block)+1, testchain.Drop))
+	w.reorg(w.head() - int(done.Block) + 1)
 	w.await(first, true, command.Sent)
 
 	escrow := w.escrow(1, 0)

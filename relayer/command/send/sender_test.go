@@ -224,7 +224,7 @@ func TestReopened(t *testing.T) {
 	w.start(nil)
 	id := w.accept(w.command(command.Approve, w.escrow(1, 0), nil))
 	first := w.await(id, true, command.Done)
-	require.NoError(t, w.node.Reorg(t.Context(), w.head()-int(first.Block)+1, testchain.Drop))
+	w.reorg(w.head() - int(first.Block) + 1)
 	w.mine(confirmations + 1)
 	require.Eventually(t, func() bool { return len(w.replies(id)) >= 2 }, patience, 20*time.Millisecond)
 	second := w.await(id, true, command.Done)
