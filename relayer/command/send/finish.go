@@ -30,7 +30,7 @@ type event struct {
 var effects = map[command.Kind]string{command.Approve: "Approved", command.Release: "EscrowReleased",
 	command.Refund: "EscrowRefunded", command.Create: "EscrowDeployed"}
 
-// finished is the answer to a command, and what of its reservation goes back to the budget of today, or had gone.
+// finished is the answer to a command, and what of its reservation goes back to the sums of its sender, or had gone.
 type finished struct {
 	command.Answer
 	FreeFees  wei
@@ -48,9 +48,11 @@ const AnswerColumns = `
 
 // finishedColumns are what a finished is read from.
 const finishedColumns = AnswerColumns + `,
-	case when c.reserve_day = (now() at time zone 'utc')::date then c.reserved - coalesce(c.fee_paid, 0) else 0 end as free_fees,
-	case when c.reserve_day = (now() at time zone 'utc')::date and c.state not in ('done', 'done_late')
-	     then c.value else 0 end as free_value`
+	case when ` + counted + ` then c.reserved - coalesce(c.fee_paid, 0) else 0 end as free_fees,
+	case when ` + counted + ` and c.state not in ('done', 'done_late') then c.value else 0 end as free_value`
+
+// counted is whether the sums of its sender, which are those of one day, have what was reserved for a command c.
+const counted = `c.reserve_day = (select s.spend_day from senders s where s.chain_id = c.chain_id and s.address = c.sender)`
 
 // collectFinished reads answers and the sums of what is free with them.
 func collectFinished(rows pgx.Rows) (answers []command.Answer, fees, value wei, err error) {
@@ -94,12 +96,12 @@ const dropClaims = `
 	   order by k.escrow, k.effect for update of k)
 	delete from command_claims k using free where k.chain_id = @chain and k.command_id = free.command_id`
 
-// addSpent changes what is spent today. Fees and value are below 0 where something is given back.
+// addSpent changes the sums of a sender. Fees and value are below 0 where something is given back.
 const addSpent = `
 	update senders
 	   set spent_fees = greatest(spent_fees + @fees, 0), spent_value = greatest(spent_value + @value, 0),
 	       updated_at = now()
-	 where chain_id = @chain and address = @sender and spend_day = (now() at time zone 'utc')::date`
+	 where chain_id = @chain and address = @sender`
 
 // keepGeneration keeps the ledger from rolling back until the transaction ends, and tells how often it has.
 const keepGeneration = `select generation from leadership where chain_id = $1 for share`
@@ -158,7 +160,7 @@ func (s *store) finish(ctx context.Context, endings []ending, generation int64) 
 
 // setReopened takes final states back: what has a nonce is under way again, the rest waits again. The order is
 // that of finish: the senders' rows before those of their commands.
-// The two last columns are what finish had given back to the budget of today.
+// The two last columns are what finish had given back to the sums.
 const setReopened = `
 	with gone as (
 	  select command_id, sender, state, fee_paid from commands
@@ -172,8 +174,8 @@ const setReopened = `
 	  from gone o
 	 where o.command_id = c.command_id and (select count(*) from held) >= 0
 	returning ` + AnswerColumns + `,
-	       case when c.reserve_day = (now() at time zone 'utc')::date then c.reserved - coalesce(o.fee_paid, 0) else 0 end as free_fees,
-	       case when c.reserve_day = (now() at time zone 'utc')::date and o.state not in ('done', 'done_late') then c.value else 0 end as free_value`
+	       case when ` + counted + ` then c.reserved - coalesce(o.fee_paid, 0) else 0 end as free_fees,
+	       case when ` + counted + ` and o.state not in ('done', 'done_late') then c.value else 0 end as free_value`
 
 // claimAgain gives claims to commands that lack them, where no other one has them: elsewhere the chain decides. The
 // order is that of takeClaims in relayer/command/intake.

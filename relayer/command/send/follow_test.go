@@ -129,4 +129,6 @@ func TestWhatIsAnsweredIsNotReplaced(t *testing.T) {
 	w.awaitLook() // in a later round
 	require.Equal(t, before, row())
 	require.Equal(t, 1, w.int(`select count(*) from command_attempts`))
+	require.Equal(t, 1, w.int(`select count(*) from senders where spent_fees = (select sum(fee_paid) from commands)`),
+		"nothing is reserved for it")
 }

@@ -287,6 +287,21 @@ func TestNoNonceAfterExpiry(t *testing.T) {
 	}
 }
 
+// C7: after the database's clock was set back across midnight, too, what a command does not pay of its reservation goes
+// back to the sums that it was reserved from.
+func TestWhatIsNotPaidGoesBackAfterTheClockWasSetBack(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, startSim(t))
+	first, second := w.escrow(1, 0), w.escrow(1, 0)
+	w.start(nil)
+	w.await(w.accept(w.command(command.Approve, first, nil)), true, command.Done)
+	w.exec(`update senders set spend_day = spend_day + 1`)
+	w.exec(`update commands set reserve_day = reserve_day + 1`)
+	w.await(w.accept(w.command(command.Approve, second, nil)), true, command.Done)
+	require.Equal(t, 1, w.int(`select count(*) from senders where spent_fees = (select sum(fee_paid) from commands)`))
+	require.Equal(t, 2, w.int(`select count(*) from commands c join senders s on c.reserve_day = s.spend_day`))
+}
+
 // C7: the day's fees are a wall as its value is, also for a database whose clock was set back across midnight.
 func TestDayFees(t *testing.T) {
 	t.Parallel()

@@ -73,16 +73,21 @@ const lockPicks = `
 
 const setLaunched = `
 	update commands c
-	   set state = 'sent', code = '', detail = '', nonce = p.nonce, gas = p.gas, reserved = p.worst, reserve_day = (now() at time zone 'utc')::date,
+	   set state = 'sent', code = '', detail = '', nonce = p.nonce, gas = p.gas, reserved = p.worst, reserve_day = ` + spendDay + `,
 	       assigned_at = coalesce(c.assigned_at, clock_timestamp()), sent_at = clock_timestamp()
-	  from unnest(@ids::text[], @nonces::bigint[], @gas::bigint[], @worst::numeric[]) as p (id, nonce, gas, worst)
-	 where c.command_id = p.id`
+	  from unnest(@ids::text[], @nonces::bigint[], @gas::bigint[], @worst::numeric[]) as p (id, nonce, gas, worst),
+	       senders s
+	 where c.command_id = p.id and s.chain_id = c.chain_id and s.address = c.sender`
 
-// reserve takes nonces, and says what of today's budget is spent with them. What was spent on an earlier day
-// is forgotten. A clock that is set back across midnight does not begin the day before again: its budget was spent.
+// spendDay is the day of a sender s, whose sums are of it. A clock that is set back across midnight does not begin the
+// day before again: its budget was spent.
+const spendDay = `greatest(s.spend_day, (now() at time zone 'utc')::date)`
+
+// reserve takes nonces, and says what of the day's budget is spent with them. What was spent on an earlier day
+// is forgotten.
 const reserve = `
-	update senders
-	   set next_nonce = next_nonce + @count, updated_at = now(), spend_day = greatest(spend_day, (now() at time zone 'utc')::date),
+	update senders s
+	   set next_nonce = next_nonce + @count, updated_at = now(), spend_day = ` + spendDay + `,
 	       spent_fees = @fees, spent_value = @value
 	 where chain_id = @chain and address = @sender`
 

@@ -80,6 +80,15 @@ type signed struct {
 
 func (x *signed) commandID() string { return x.f.CommandID }
 
+// more is what it may cost beyond what is reserved.
+func (x *signed) more() *big.Int {
+	if x.worst.Cmp(x.f.Reserved.Int) <= 0 {
+		return new(big.Int)
+	}
+
+	return new(big.Int).Sub(x.worst, x.f.Reserved.Int)
+}
+
 // hashes are those of all that was signed for the command.
 func (f *flight) hashes() []common.Hash {
 	return column.Of(f.Attempts, func(a *attempt) common.Hash { return a.Hash })

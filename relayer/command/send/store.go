@@ -377,14 +377,14 @@ func (s *store) record(ctx context.Context, all []signed, head uint64, limits Li
 			return nil
 		}
 
-		fees := a.SpentFees.Int
-		for _, x := range all { // what goes beyond the reservation counts for today
-			if more := new(big.Int).Sub(x.worst, x.f.Reserved.Int); more.Sign() > 0 {
-				if more.Add(more, fees).Cmp(limits.DayFees) > 0 {
+		left := new(big.Int).Sub(limits.DayFees, a.SpentFees.Int)
+		for _, x := range all {
+			if more := x.more(); more.Sign() > 0 {
+				if more.Cmp(left) > 0 {
 					continue
 				}
 
-				fees = more
+				left.Sub(left, more)
 			}
 
 			stored = append(stored, x)
@@ -393,6 +393,11 @@ func (s *store) record(ctx context.Context, all []signed, head uint64, limits Li
 		var err error
 		if stored, err = s.insert(ctx, tx, stored, head); err != nil {
 			return err
+		}
+
+		fees := new(big.Int).Set(a.SpentFees.Int)
+		for i := range stored { // what was answered meanwhile has given its reservation back, and takes no more
+			fees.Add(fees, stored[i].more())
 		}
 
 		if _, err := tx.Exec(ctx, setReplaced, s.args(pgx.StrictNamedArgs{
