@@ -95,7 +95,8 @@ func (s *sender) wantsLook() bool {
 
 // look looks at everything.
 func (s *sender) look(ctx context.Context) error {
-	everyone := !s.looked.Ready || s.account.NextNonce == nil || s.account.State == "halted"
+	next := s.account.NextNonce
+	everyone := !s.looked.Ready || next == nil || s.account.State == "halted" || s.seen.Known() > *next
 	for _, looks := range s.missing {
 		everyone = everyone || looks%patience == patience-1 // this one may say that no transaction has used it
 	}
@@ -108,7 +109,12 @@ func (s *sender) look(ctx context.Context) error {
 
 	s.latest(look.Latest)
 	s.final(&look, target.Number)
-	if s.account.NextNonce == nil {
+	// Who says nothing takes nothing back. A halt in whose place an operator has paused has no other memory.
+	if look.Silent && next != nil {
+		look.Pending = max(look.Pending, s.seen.Known())
+	}
+
+	if next == nil {
 		var known bool
 		if known, err = s.store.fromChain(ctx, look); err == nil && !known {
 			s.fails(ctx, errAdopts)

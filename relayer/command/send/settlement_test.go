@@ -288,6 +288,52 @@ func TestAPauseOutlastsAHalt(t *testing.T) {
 	require.ErrorIs(t, pause(), send.ErrOperation)
 }
 
+// second is a node beside the one that looks ask: it is heard where everyone is asked, tells of a nonce that nobody has
+// used, and then says nothing.
+type second struct {
+	*evm.Nodes
+	dreams, silent atomic.Bool
+}
+
+func (c *second) Look(ctx context.Context, account common.Address, target uint64, everyone bool) (evm.Look, error) {
+	look, err := c.Nodes.Look(ctx, account, target, everyone)
+	if everyone && c.dreams.Load() {
+		look.Pending += 100
+	}
+	look.Silent = look.Silent || everyone && c.silent.Load()
+
+	return look, err
+}
+
+// A pause in the place of a halt does not end what the halt was for: as long as any node knows of a nonce from
+// elsewhere, or one that did says nothing, the sender that goes on halts again.
+func TestAPauseEndsNoHalt(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, startSim(t))
+	stop := w.start(nil)
+	w.await(w.accept(w.command(command.Approve, w.escrow(1, 0), nil)), true, command.Done)
+	stop()
+	escrow := w.escrow(1, 0)
+	chain := &second{Nodes: w.nodes}
+	chain.dreams.Store(true)
+	w.start(func(c *send.Config) { c.Chain = chain })
+	again := func() {
+		require.NoError(t, send.Pause(t.Context(), w.db, w.node.ChainID().Int64(), w.sender.Address, "lunch"))
+		require.NoError(t, send.Resume(t.Context(), w.db, w.node.ChainID().Int64(), w.sender.Address))
+	}
+	w.awaitHalt("the chain knows nonces up to")
+	again()
+	id := w.accept(w.command(command.Approve, escrow, nil))
+	w.awaitHalt("the chain knows nonces up to")
+	chain.silent.Store(true)
+	chain.dreams.Store(false)
+	again()
+	w.awaitHalt("the chain knows nonces up to")
+	require.Len(t, w.sent(), 1)
+	chain.silent.Store(false)
+	w.await(id, true, command.Done)
+}
+
 // blindChain has nodes that show no block with its transactions.
 type blindChain struct {
 	*evm.Nodes
