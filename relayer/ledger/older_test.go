@@ -1,7 +1,9 @@
 package ledger_test
 
 import (
+	"log/slog"
 	"testing"
+	"time"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/stretchr/testify/require"
@@ -9,6 +11,7 @@ import (
 	"github.com/fusion-prime/escrow-relayer/registry"
 	"github.com/fusion-prime/escrow-relayer/relayer/contract"
 	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
+	"github.com/fusion-prime/escrow-relayer/relayer/retention"
 )
 
 // announceOlder commits a block that announces an escrow which is older, and its owner's catch-up: it has approved in
@@ -67,4 +70,41 @@ func TestARollbackOfADeploymentTakesWhatItsEscrowEmittedBefore(t *testing.T) {
 			require.Empty(t, w.Column(`select address from escrow_registry`))
 		}
 	}
+}
+
+// An escrow may have ended before its deployment: RETENTION leaves it until no reorganisation takes that back.
+func TestRetentionLeavesADeploymentThatMayBeRolledBack(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	for range 2 {
+		w.discover(0)
+		w.process(0)
+	}
+	w.discover(0)
+	e := deployed(1, w.slots.Next, 0, 13)
+	to := w.slots.To(w.slots.Next+1, blockHash(0, w.slots.Next))
+	for _, c := range []ledger.SlotCommit{
+		{From: w.slots, To: to, Events: []contract.Event{e}, Late: []common.Address{e.Escrow}},
+		{From: to, To: to, Events: []contract.Event{released(1, 1, 0, 11)},
+			Progress: []registry.Progress{{Address: e.Escrow, Monitored: to.Next - 1, CaughtUp: true}}},
+	} {
+		c.Epoch = w.epoch
+		_, err := w.led.CommitSlots(t.Context(), c)
+		require.NoError(t, err)
+	}
+	w.slots = to
+	w.Publish()
+	w.Verify(3)
+	w.Exec(`update events set processed_at = now() - interval '2 hours'`)
+	_, err := retention.Once(t.Context(), retention.Config{DB: w.DB, ChainID: chain, Events: time.Hour,
+		Log: slog.Default()})
+	require.NoError(t, err)
+	_, err = w.led.Rollback(t.Context(), w.slots, ledger.Position{Next: 3, Hash: blockHash(0, 2)})
+	require.NoError(t, err)
+	w.reload()
+	for range 2 {
+		w.discover(1)
+		w.process(1)
+	}
+	require.ElementsMatch(t, []string{"EscrowReleased:1", "EscrowDeployed:1"}, w.outbox())
 }
