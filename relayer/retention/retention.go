@@ -2,9 +2,9 @@
 //
 // It removes the events of escrows that have ended (contract.Event.Ends), the history of an escrow as a whole, once it
 // is older than Config.Events and its end is below the verified block and at most the oldest block with a stored hash:
-// below that, cursors stay ahead and reorganisations end. So is its deployment, which may come after its end. It removes
-// answered commands, Config.Events after they were answered and could not be carried out any more, unless something
-// still counts on them; of those with a nonce the table used_nonces keeps what an audit compares.
+// below that, cursors stay ahead and reorganisations end. So is its deployment, which may come after its end. It
+// removes answered commands, Config.Events after they were answered and could not be carried out any more, unless
+// something still counts on them; of those with a nonce the table used_nonces keeps what an audit compares.
 //
 // It removes instances that have been dead for longer than Config.Instances and own nothing, and block hashes far below
 // finality. It keeps every event of an escrow that may still emit one, or is late: its owner catches it up behind them.
