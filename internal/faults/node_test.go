@@ -297,7 +297,7 @@ func TestAllowances(t *testing.T) {
 	require.Equal(t, 200, ask(t, n, lateQuestion).status)
 	require.Eventually(t, func() bool { return ask(t, n, lateQuestion).status == 429 }, 10*time.Minute, time.Millisecond)
 	require.Eventually(t, func() bool { return ask(t, n, headQuestion).status == 200 },
-		time.Minute, 50*time.Millisecond)
+		10*time.Minute, 50*time.Millisecond)
 	require.Positive(t, i.Hits())
 	i.Remove()
 

@@ -66,8 +66,8 @@ func TestTrust(t *testing.T) {
 	s := startWith(t, Config{URLs: []string{sim.HTTP(), second.HTTP()}, ChainID: 1337, Finality: Latest,
 		believeAfter: time.Minute, Now: func() time.Time { return time.Now().Add(time.Duration(later.Load())) }}, log)
 	logged := func(changes ...string) {
-		require.Eventually(t, func() bool { return slices.Equal(changes, log.trusted()) }, 2*time.Minute, 5*time.Millisecond,
-			"%v", changes)
+		require.Eventually(t, func() bool { return slices.Equal(changes, log.trusted()) },
+			10*time.Minute, 5*time.Millisecond, "%v", changes)
 	}
 
 	head := await(t, s, func(v View) bool { return v.Target >= 10 && s.Trust() == Proved }).Head

@@ -107,7 +107,7 @@ func TestFactoryIsRetired(t *testing.T) {
 		lock_key, head_block) values ($1, 'heartbeats', 0, 1, 'modulo', 'active', 0, $2)`, int64(chainID), int64(w.head()))
 	cursor := strconv.FormatUint(w.head()-confirmations+1, 10) // once the last block is processed
 	require.Eventually(t, func() bool { return w.Column(`select next_block::text from leadership`)[0] == cursor },
-		time.Minute, 5*time.Millisecond)
+		patience, 5*time.Millisecond)
 	change := func(do func(tx pgx.Tx) error) { require.NoError(t, pgx.BeginFunc(t.Context(), w.DB, do)) }
 	require.ErrorContains(t, pgx.BeginFunc(t.Context(), w.DB, func(tx pgx.Tx) error {
 		_, err := registry.RetireFactory(t.Context(), tx, chainID, w.d.Factory, 1)

@@ -77,7 +77,7 @@ func TestACommitThatIsRefusedAgainAndAgainHasAName(t *testing.T) {
 			require.ErrorContains(t, e, "poison")
 			require.GreaterOrEqual(t, e.Times, 3)
 			require.Eventually(t, func() bool { return said.count("commit refused again and again") == 1 },
-				time.Minute, 5*time.Millisecond)
+				patience, 5*time.Millisecond)
 			for range 4 { // a leader that may not go on for ResignAfter would be gone by then
 				<-beats
 			}
@@ -164,7 +164,7 @@ func TestWithoutACommitToMakeNoneIsRefused(t *testing.T) {
 			}
 
 			refused := func() bool { return told.Load() != nil && *told.Load() != nil }
-			require.Eventually(t, refused, time.Minute, 5*time.Millisecond)
+			require.Eventually(t, refused, patience, 5*time.Millisecond)
 			end(w, m)
 			require.Eventually(t, func() bool { return !refused() }, patience, 5*time.Millisecond)
 		})

@@ -33,7 +33,7 @@ func TestAnOwnerLearnsOfAnotherGenerationWithoutABlock(t *testing.T) {
 	w, other := idle(t)
 	before := w.out.reloads()
 	w.follow(other)
-	require.Eventually(t, func() bool { return w.out.reloads() > before }, time.Minute, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return w.out.reloads() > before }, patience, 10*time.Millisecond)
 }
 
 // An event that the second reading refutes is retracted without a block.
@@ -48,5 +48,5 @@ func TestAnEventIsRetractedWithoutABlock(t *testing.T) {
 	require.Equal(t, contract.Deployed, wrong.Name)
 	_, err = w.led.Repair(t.Context(), 1, v, v.From-1, nil, []contract.Event{wrong})
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { return len(w.out.retracted()) == 1 }, time.Minute, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return len(w.out.retracted()) == 1 }, patience, 10*time.Millisecond)
 }
