@@ -155,7 +155,8 @@ func TestTwoSchemasShareNoLock(t *testing.T) {
 			{election.Replies, chain, ""}, {election.Instance, chain, "a"}, {election.Sender, chain, "a"},
 			{election.Sender, chain, "b"}} {
 			var key int64
-			require.NoError(t, conn.QueryRow(t.Context(), `select lock_key($1, $2, $3)`, l.Purpose, l.ChainID, l.Name).Scan(&key))
+			require.NoError(t, conn.QueryRow(t.Context(), `select lock_key($1, $2, $3)`,
+				l.Purpose, l.ChainID, l.Name).Scan(&key))
 			keys[key] = true
 			if l.Purpose == election.Sender {
 				senders = append(senders, key>>40)

@@ -12,7 +12,7 @@ import (
 // budgets are how many lines a reader may be asked to read. Growth is decided, not drifted into: the commit that needs
 // more raises the number, and says why. Tests and generated files do not count.
 var budgets = map[string]int{
-	"product":  47_306, // Go outside of internal; the aim is 38,000
+	"product":  47_312, // Go outside of internal; the aim is 38,000
 	"internal": 17_237, // Go that serves tests, the demo and releases; the aim is 15,000
 	"Markdown": 3_837,  // the aim is 3,200
 }

@@ -1,9 +1,7 @@
 package ledger_test
 
 import (
-	"log/slog"
 	"testing"
-	"time"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/stretchr/testify/require"
@@ -11,12 +9,11 @@ import (
 	"github.com/fusion-prime/escrow-relayer/registry"
 	"github.com/fusion-prime/escrow-relayer/relayer/contract"
 	"github.com/fusion-prime/escrow-relayer/relayer/ledger"
-	"github.com/fusion-prime/escrow-relayer/relayer/retention"
 )
 
-// announceOlder commits a block that announces an escrow which is older, and its owner's catch-up: it has approved in
-// block 1.
-func (w *world) announceOlder(fork byte) (announced, caughtUp ledger.Result) {
+// announceOlder commits a block that announces an escrow which is older, and its owner's catch-up with what it emitted
+// before.
+func (w *world) announceOlder(fork byte, before contract.Event) (announced, caughtUp ledger.Result) {
 	e := at(deployed(1, w.slots.Next, 0, 13), fork)
 	to := w.slots.To(w.slots.Next+1, blockHash(fork, w.slots.Next))
 	announced, err := w.led.CommitSlots(w.t.Context(), ledger.SlotCommit{Epoch: w.epoch, From: w.slots, To: to,
@@ -24,7 +21,7 @@ func (w *world) announceOlder(fork byte) (announced, caughtUp ledger.Result) {
 	require.NoError(w.t, err)
 	w.slots = to
 	caughtUp, err = w.led.CommitSlots(w.t.Context(), ledger.SlotCommit{Epoch: w.epoch, From: to, To: to,
-		Events:   []contract.Event{approved(1, 1, 0, 11)},
+		Events:   []contract.Event{before},
 		Progress: []registry.Progress{{Address: e.Escrow, Monitored: to.Next - 1, CaughtUp: true}}})
 	require.NoError(w.t, err)
 
@@ -42,7 +39,7 @@ func TestARollbackOfADeploymentTakesWhatItsEscrowEmittedBefore(t *testing.T) {
 		w.discover(0)
 		w.process(0)
 		w.discover(0)
-		w.announceOlder(0)
+		w.announceOlder(0, approved(1, 1, 0, 11))
 		w.Publish()
 		w.Verify(2)
 		_, err := w.led.Rollback(t.Context(), w.slots, ledger.Position{Next: 3, Hash: blockHash(0, 2)})
@@ -51,7 +48,7 @@ func TestARollbackOfADeploymentTakesWhatItsEscrowEmittedBefore(t *testing.T) {
 		w.reload()
 		w.discover(1)
 		if returns {
-			announced, caughtUp := w.announceOlder(1)
+			announced, caughtUp := w.announceOlder(1, approved(1, 1, 0, 11))
 			require.Equal(t, []int{1, 1}, []int{announced.Revived, caughtUp.Revived})
 		} else {
 			w.process(1)
@@ -81,25 +78,11 @@ func TestRetentionLeavesADeploymentThatMayBeRolledBack(t *testing.T) {
 		w.process(0)
 	}
 	w.discover(0)
-	e := deployed(1, w.slots.Next, 0, 13)
-	to := w.slots.To(w.slots.Next+1, blockHash(0, w.slots.Next))
-	for _, c := range []ledger.SlotCommit{
-		{From: w.slots, To: to, Events: []contract.Event{e}, Late: []common.Address{e.Escrow}},
-		{From: to, To: to, Events: []contract.Event{released(1, 1, 0, 11)},
-			Progress: []registry.Progress{{Address: e.Escrow, Monitored: to.Next - 1, CaughtUp: true}}},
-	} {
-		c.Epoch = w.epoch
-		_, err := w.led.CommitSlots(t.Context(), c)
-		require.NoError(t, err)
-	}
-	w.slots = to
+	w.announceOlder(0, released(1, 1, 0, 11))
 	w.Publish()
 	w.Verify(3)
-	w.Exec(`update events set processed_at = now() - interval '2 hours'`)
-	_, err := retention.Once(t.Context(), retention.Config{DB: w.DB, ChainID: chain, Events: time.Hour,
-		Log: slog.Default()})
-	require.NoError(t, err)
-	_, err = w.led.Rollback(t.Context(), w.slots, ledger.Position{Next: 3, Hash: blockHash(0, 2)})
+	w.retain()
+	_, err := w.led.Rollback(t.Context(), w.slots, ledger.Position{Next: 3, Hash: blockHash(0, 2)})
 	require.NoError(t, err)
 	w.reload()
 	for range 2 {

@@ -22,13 +22,20 @@ func pruned(t *testing.T) *world {
 	w.process(0, approved(1, 1, 1, 12), released(1, 1, 2, 13))
 	w.Publish()
 	w.Exec(`update leadership set verified_block = 1`)
-	w.Exec(`update events set processed_at = now() - interval '2 hours'`)
-	r, err := retention.Once(t.Context(), retention.Config{DB: w.DB, ChainID: chain, Events: time.Hour,
-		Log: slog.Default()})
-	require.NoError(t, err)
-	require.EqualValues(t, 3, r.Events)
+	require.EqualValues(t, 3, w.retain())
 
 	return w
+}
+
+// retain has RETENTION act on what is stored, as if that were old, and says how many events it removes.
+func (w *world) retain() int64 {
+	w.t.Helper()
+	w.Exec(`update events set processed_at = now() - interval '2 hours'`)
+	r, err := retention.Once(w.t.Context(), retention.Config{DB: w.DB, ChainID: chain, Events: time.Hour,
+		Log: slog.Default()})
+	require.NoError(w.t, err)
+
+	return r.Events
 }
 
 // An escrow that has ended stays whole until its owner has caught it up, as with the past of a factory, which takes
@@ -46,10 +53,7 @@ func TestRetentionLeavesWhatIsStillCaughtUp(t *testing.T) {
 	require.NoError(t, err)
 	w.Publish()
 	w.Verify(1)
-	w.Exec(`update events set processed_at = now() - interval '2 hours'`)
-	_, err = retention.Once(t.Context(), retention.Config{DB: w.DB, ChainID: chain, Events: time.Hour,
-		Log: slog.Default()})
-	require.NoError(t, err)
+	w.retain()
 	w.discover(0)
 	v, err := w.led.Verifiable(t.Context())
 	require.NoError(t, err)

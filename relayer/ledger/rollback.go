@@ -220,7 +220,8 @@ const orphanEvents = `
 const orphanOlder = `
 	with gone as (
 		delete from events e using escrows r
-		where r.chain_id = @chain and r.discovered_block_number >= @from and e.chain_id = @chain and e.escrow = r.address
+		where r.chain_id = @chain and r.discovered_block_number >= @from and e.chain_id = @chain
+		  and e.escrow = r.address
 		returning e.*),` + keepOrphans + `,
 	back as (
 		update leadership set verified_block = least(verified_block, (select min(block_number) - 1 from gone))

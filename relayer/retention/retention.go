@@ -125,7 +125,8 @@ const removeEvents = `
 		  and not exists (select from late_escrows l where l.chain_id = @chain and l.address = p.escrow)
 		  and not exists (select from escrows d where d.chain_id = @chain and d.address = p.escrow
 			and d.discovered_block_number > (select min(number) from chain_blocks where chain_id = @chain) offset 0)
-		  and not exists (select from commands c where c.escrow = hex(p.escrow) and c.chain_id + 0 = @chain and c.answered_at is null offset 0)
+		  and not exists (select from commands c
+			where c.escrow = hex(p.escrow) and c.chain_id + 0 = @chain and c.answered_at is null offset 0)
 		order by p.processed_at limit @step),
 	kept as (
 		insert into records (chain_id, ` + recordColumns + `)

@@ -52,7 +52,8 @@ const finishedColumns = AnswerColumns + `,
 	case when ` + counted + ` and c.state not in ('done', 'done_late') then c.value else 0 end as free_value`
 
 // counted is whether the sums of its sender, which are those of one day, have what was reserved for a command c.
-const counted = `c.reserve_day = (select s.spend_day from senders s where s.chain_id = c.chain_id and s.address = c.sender)`
+const counted = `
+	c.reserve_day = (select s.spend_day from senders s where s.chain_id = c.chain_id and s.address = c.sender)`
 
 // collectFinished reads answers and the sums of what is free with them.
 func collectFinished(rows pgx.Rows) (answers []command.Answer, fees, value wei, err error) {

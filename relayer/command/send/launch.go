@@ -73,7 +73,8 @@ const lockPicks = `
 
 const setLaunched = `
 	update commands c
-	   set state = 'sent', code = '', detail = '', nonce = p.nonce, gas = p.gas, reserved = p.worst, reserve_day = ` + spendDay + `,
+	   set state = 'sent', code = '', detail = '', nonce = p.nonce, gas = p.gas, reserved = p.worst,
+	       reserve_day = ` + spendDay + `,
 	       assigned_at = coalesce(c.assigned_at, clock_timestamp()), sent_at = clock_timestamp()
 	  from unnest(@ids::text[], @nonces::bigint[], @gas::bigint[], @worst::numeric[]) as p (id, nonce, gas, worst),
 	       senders s

@@ -53,8 +53,8 @@ func operate(ctx context.Context, db *pgxpool.Pool, chainID int64, sender common
 	defer cancel()
 	err := pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
 		var refused bool
-		err := tx.QueryRow(ctx, `select `+halted+` from senders where chain_id = $1 and address = $2 for update`, chainID,
-			registry.Text(sender)).Scan(&refused)
+		err := tx.QueryRow(ctx, `select `+halted+` from senders where chain_id = $1 and address = $2 for update`,
+			chainID, registry.Text(sender)).Scan(&refused)
 		switch {
 		case errors.Is(err, pgx.ErrNoRows):
 			return fmt.Errorf("%w: no instance has ever had it; is it configured?", ErrOperation)

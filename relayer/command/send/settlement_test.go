@@ -221,19 +221,23 @@ func TestTheHighestFeeCounts(t *testing.T) {
 	}
 }
 
-// dreamer tells of a nonce that nobody has used, for a while.
+// dreamer tells of a nonce that nobody has used, for a while. One that is beside is not the node that looks ask: it is
+// heard where everyone is asked.
 type dreamer struct {
 	*evm.Nodes
-	dreams atomic.Bool
-	looks  atomic.Int64
+	beside         bool
+	dreams, silent atomic.Bool
+	looks          atomic.Int64
 }
 
 func (c *dreamer) Look(ctx context.Context, account common.Address, target uint64, everyone bool) (evm.Look, error) {
 	look, err := c.Nodes.Look(ctx, account, target, everyone)
 	c.looks.Add(1)
-	if c.dreams.Load() {
+	heard := everyone || !c.beside
+	if heard && c.dreams.Load() {
 		look.Pending += 100
 	}
+	look.Silent = look.Silent || heard && c.silent.Load()
 
 	return look, err
 }
@@ -288,23 +292,6 @@ func TestAPauseOutlastsAHalt(t *testing.T) {
 	require.ErrorIs(t, pause(), send.ErrOperation)
 }
 
-// second is a node beside the one that looks ask: it is heard where everyone is asked, tells of a nonce that nobody has
-// used, and then says nothing.
-type second struct {
-	*evm.Nodes
-	dreams, silent atomic.Bool
-}
-
-func (c *second) Look(ctx context.Context, account common.Address, target uint64, everyone bool) (evm.Look, error) {
-	look, err := c.Nodes.Look(ctx, account, target, everyone)
-	if everyone && c.dreams.Load() {
-		look.Pending += 100
-	}
-	look.Silent = look.Silent || everyone && c.silent.Load()
-
-	return look, err
-}
-
 // A pause in the place of a halt does not end what the halt was for: as long as any node knows of a nonce from
 // elsewhere, or one that did says nothing, the sender that goes on halts again.
 func TestAPauseEndsNoHalt(t *testing.T) {
@@ -314,7 +301,7 @@ func TestAPauseEndsNoHalt(t *testing.T) {
 	w.await(w.accept(w.command(command.Approve, w.escrow(1, 0), nil)), true, command.Done)
 	stop()
 	escrow := w.escrow(1, 0)
-	chain := &second{Nodes: w.nodes}
+	chain := &dreamer{Nodes: w.nodes, beside: true}
 	chain.dreams.Store(true)
 	w.start(func(c *send.Config) { c.Chain = chain })
 	again := func() {

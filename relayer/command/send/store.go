@@ -258,7 +258,8 @@ func (s *store) resume(ctx context.Context) error {
 
 const setChecked = `
 	update senders
-	   set checked_block = case when @known <= next_nonce then @block else checked_block end, balance = @balance, updated_at = now()
+	   set checked_block = case when @known <= next_nonce then @block else checked_block end, balance = @balance,
+	       updated_at = now()
 	 where chain_id = @chain and address = @sender`
 
 // checked notes the block up to which receipts were read: up to there nobody else has used the next nonce. While the
@@ -291,7 +292,8 @@ const selectWaiting = `
 	   order by d.turn, d.next_look, d.seq limit @limit)
 	select ` + requestColumns + `, clock_timestamp() as now, c.code, c.holds,
 	       g.address is not null as registered, coalesce(r.status, '') as status, coalesce(r.payer, '') as payer, coalesce(r.payee, '') as payee,
-	       coalesce(r.arbiter, '') as arbiter, coalesce(r.amount, 0) as amount, r.release_delay as delay, coalesce(r.release_time, 0) as release_time, coalesce(r.approvals_required, 0) as required,
+	       coalesce(r.arbiter, '') as arbiter, coalesce(r.amount, 0) as amount, r.release_delay as delay,
+	       coalesce(r.release_time, 0) as release_time, coalesce(r.approvals_required, 0) as required,
 	       coalesce(r.approvers, '{}') as approvers, coalesce(e.tx, '') as event_tx,
 	       coalesce(e.event_type, '') as event_name, coalesce(e.block_number, 0) as event_block, coalesce(e.block_hash, '') as event_hash,
 	       coalesce((select k.command_id from command_claims k where k.chain_id = c.chain_id and k.escrow = c.escrow and k.effect = c.effect
